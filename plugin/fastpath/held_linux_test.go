@@ -130,9 +130,6 @@ func dialHeld(t *testing.T, network, from, address string) heldClient {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetReadDeadline(time.Now().Add(2 * patience)); err != nil {
-		t.Fatal(err)
-	}
 	return heldClient{conn, network == "tcp"}
 }
 
@@ -152,9 +149,12 @@ func (c heldClient) query(t *testing.T, id uint16, name string, change ...func(*
 	}
 }
 
-// reply reads a reply.
+// reply reads a reply. The time for it begins now: many queries may have been sent before.
 func (c heldClient) reply(t *testing.T) *dns.Msg {
 	t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(2 * patience)); err != nil {
+		t.Fatal(err)
+	}
 	if c.tcp {
 		m, err := readFrame(c)
 		if err != nil {

@@ -125,7 +125,9 @@ func (b *bench) measureChanges(ctx context.Context, s *searchServers) error {
 		b.results.add(kind.p50, s.name, p50)
 		b.results.add(kind.p99, s.name, p99)
 		b.results.add(kind.node, s.name, percentile(kind.times.Program, 99))
-		fmt.Fprintf(os.Stderr, "%s: %.2f ms, %s: %.2f ms\n", kind.p50, p50, kind.p99, p99)
+		slices.Sort(kind.times.Written)
+		fmt.Fprintf(os.Stderr, "%s: %.2f ms, %s: %.2f ms, of it the write to etcd, p99: %.2f ms; slowest: written %s, first answer %s, last %s\n",
+			kind.p50, p50, kind.p99, p99, percentile(kind.times.Written, 99), kind.times.Slowest.Written, kind.times.Slowest.First, kind.times.Slowest.Last)
 	}
 	return nil
 }

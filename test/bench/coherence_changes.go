@@ -44,7 +44,12 @@ type coherenceJob struct {
 type changeTimes struct {
 	Every   []time.Duration // of all node caches
 	Program []time.Duration // of the one that is a program
+	Written []time.Duration // until etcd has acknowledged the write
+	Slowest slowest
 }
+
+// slowest is the change that took the longest time to reach all node caches.
+type slowest struct{ Written, First, Last time.Duration }
 
 // coherenceDone is the result of a job.
 type coherenceDone struct {
@@ -257,9 +262,14 @@ func (r *changeRun) measure(ctx context.Context, times *changeTimes, change func
 	if err := change(); err != nil {
 		return err
 	}
+	one := slowest{Written: time.Since(requested)}
 	at, err := r.await(ctx, has)
 	if err != nil {
 		return err
+	}
+	one.First, one.Last = slices.MinFunc(at, time.Time.Compare).Sub(requested), slices.MaxFunc(at, time.Time.Compare).Sub(requested)
+	if times.Written = append(times.Written, one.Written); one.Last > times.Slowest.Last {
+		times.Slowest = one
 	}
 	for i, t := range at {
 		times.Every = append(times.Every, t.Sub(requested))

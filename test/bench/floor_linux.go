@@ -31,6 +31,13 @@ func serveFloor(address string) error {
 	runtime.LockOSThread()
 	debug.SetGCPercent(-1)
 	var f floor
+	if err := f.listen(at); err != nil {
+		return err
+	}
+	return f.run()
+}
+
+func (f *floor) listen(at netip.AddrPort) (err error) {
 	if f.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
 		return fmt.Errorf("floor: socket: %w", err)
 	}
@@ -43,7 +50,7 @@ func serveFloor(address string) error {
 	if err := unix.Listen(f.fd, 4096); err != nil {
 		return fmt.Errorf("floor: listen: %w", err)
 	}
-	return f.run()
+	return nil
 }
 
 // run sends to the next part in each step.
@@ -51,16 +58,24 @@ func (f *floor) run() error {
 	const step = heartbeatInterval / floorSteps
 	began := time.Now()
 	for done := 0; ; done++ {
-		if err := f.accept(); err != nil {
+		if err := f.step(done); err != nil {
 			return fmt.Errorf("floor: accept: %w", err)
-		}
-		for _, fd := range f.parts[done%floorSteps] {
-			send(fd)
 		}
 		if wait := time.Until(began.Add(time.Duration(done+1) * step)); wait > 0 {
 			time.Sleep(wait)
 		}
 	}
+}
+
+// step accepts connections, and sends to a part.
+func (f *floor) step(n int) error {
+	if err := f.accept(); err != nil {
+		return err
+	}
+	for _, fd := range f.parts[n%floorSteps] {
+		send(fd)
+	}
+	return nil
 }
 
 // accept accepts all connections that wait.
@@ -88,4 +103,17 @@ var floorMessage = [...]byte{0, 24, 0, 0, dsoOpcode << 3, 0, 0, 0, 0, 0, 0, 0, 0
 func send(fd int) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&floorMessage[0])), uintptr(len(floorMessage)), // #nosec G103
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+}
+
+// checkFiles returns an error if a process may not have enough open files for a number of sessions: clusterdns leaves an
+// eighth of them to other sockets.
+func checkFiles(sessions int) error {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return fmt.Errorf("limit of open files: %w", err)
+	}
+	if spare := 100; uint64(sessions+spare) > files.Max-files.Max/8 { // #nosec G115 -- positive
+		return fmt.Errorf("%d sessions need a limit of %d open files, which is %d", sessions, (sessions+spare)*8/7+1, files.Max)
+	}
+	return nil
 }

@@ -17,4 +17,4 @@ func steer(context.Context, []string) error { return errLinux }
 
 func steered() error { return errLinux }
 
-func realTime() {}
+func checkFiles(int) error { return errLinux }
