@@ -172,6 +172,13 @@ func (c *connection) isFinished() bool {
 // isFull reports whether no more queries may be read. The mutex is locked.
 func (c *connection) isFull() bool { return c.inProgress() >= maxInFlight || len(c.out) > maxUnsent }
 
+// isUnread reports whether a reply of the plugin chain waits until the client reads.
+func (c *connection) isUnread() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.out) > maxUnsent
+}
+
 // inProgress returns the number of queries in flight without those that wait for a name: they have a limit of their own.
 func (c *connection) inProgress() int32 { return c.inFlight.Load() - c.heldCount.Load() }
 

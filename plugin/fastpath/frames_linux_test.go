@@ -63,7 +63,7 @@ func withRoute(t *testing.T, keyspace *answers.Keyspace, wire block.WireHandler)
 	return func(s *server) {
 		s.routes = routes{byZone: map[string]*route{}}
 		counting := &counters{server: s.Addr, zone: ".", plugin: "next", dns: true}
-		s.routes.add(".", &route{keyspace: keyspace.ID(), counters: counting, chain: newChain(0), wire: wire})
+		s.routes.add(".", &route{keyspace: keyspace.ID(), byGeneration: true, counters: counting, chain: newChain(0), wire: wire})
 	}
 }
 

@@ -246,11 +246,17 @@ func (t *heldTable) unlink(h *held) {
 		coherence.Process.Cancel(&n.waiter)
 	}
 	t.unlinkConnection(h)
+	h.counters.Waiting.Dec()
+}
+
+// answered ends the counting of a query for the limits. Until then a released query counts as well: an event releases many.
+func (t *heldTable) answered(h *held) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.sources[h.client]--; t.sources[h.client] == 0 {
 		delete(t.sources, h.client)
 	}
 	t.total--
-	h.counters.Waiting.Dec()
 }
 
 func (t *heldTable) unlinkConnection(h *held) {

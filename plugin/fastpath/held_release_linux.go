@@ -119,17 +119,31 @@ func (t *heldTable) answerReleased() {
 // chain.
 func (h *held) answer(b *batch.Batch, l *lookup) {
 	r := h.request()
-	defer r.done()
 	if h.result != nil {
 		h.result.Inc()
 	}
-	if !r.awaits() {
-		return
-	}
-	if now := answers.Now(); !l.find(h.server, r.query, h.client, now) || !l.answer(b, r, now) {
+	now := answers.Now()
+	switch {
+	case !r.awaits(), l.find(h.server, r.query, h.client, now) && l.answer(b, r, now):
+		h.end(r)
+	case h.connection != nil && h.connection.isUnread():
+		go h.serve(r) // the reply waits until the client reads: those to other clients do not
+	default:
 		b.Flush() // the chain may take long
-		r.serve()
+		h.serve(r)
 	}
+}
+
+// serve answers the request of a query by the plugin chain.
+func (h *held) serve(r *request) {
+	defer h.end(r)
+	r.serve()
+}
+
+// end ends the request of a query.
+func (h *held) end(r *request) {
+	r.done()
+	heldQueries.answered(h)
 }
 
 // answer sends the stored answer that the last lookup has found, and reports whether there is a form of it for the client.

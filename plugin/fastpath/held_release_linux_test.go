@@ -197,3 +197,33 @@ func TestHeldConcurrently(t *testing.T) {
 func framedWithout(t *testing.T, id uint16, name string) []byte {
 	return framed(t, id, name)[lengthLen:]
 }
+
+// TestHeldOfDeafClients has more clients than there are workers, whose queries have waited and who read nothing: another client
+// gets the reply of the plugin chain nevertheless.
+func TestHeldOfDeafClients(t *testing.T) {
+	b := newHeldBed(t, long)
+	const deaf = maxHeldWorkers + 4
+	for id := range uint16(deaf) {
+		c := b.dial(t, "tcp", "127.0.0.1")
+		c.query(t, id, "w.")
+		awaitCount(t, "held queries", int(id)+1, func() int { return b.held(t) })
+		end := serverEnd(t, b.listener, c)
+		end.mu.Lock()
+		end.begin()
+		end.out = append(end.out, make([]byte, maxUnsent+1)...) // never flushed
+		end.mu.Unlock()
+	}
+	open := b.dial(t, "tcp", "127.0.0.1")
+	open.query(t, 100, "w.")
+	awaitCount(t, "held queries", deaf+1, func() int { return b.held(t) })
+	b.create("w.")
+	open.expect(t, 100, dns.RcodeSuccess)
+	awaitCount(t, "queries that count for the limits", deaf, func() int {
+		heldQueries.mu.Lock()
+		defer heldQueries.mu.Unlock()
+		return heldQueries.total
+	})
+	for _, c := range streams.connectionsOf(b.listener) {
+		c.abort(closedUnread)
+	}
+}

@@ -246,6 +246,9 @@ func (r *registry) stop(next *block.Configuration) {
 		}
 	}
 	r.mu.Unlock()
+	if next != nil {
+		coherence.Process.Revoke() // the data of answers of the replaced servers are not watched any more
+	}
 	var waiting sync.WaitGroup
 	for _, l := range closing {
 		heldQueries.releaseServer(l.server.Load())
@@ -256,9 +259,6 @@ func (r *registry) stop(next *block.Configuration) {
 		waiting.Go(s.awaitQueries)
 	}
 	waiting.Wait()
-	if next != nil {
-		coherence.Process.Revoke() // the data of answers of the replaced servers are not watched any more
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range closing {

@@ -16,13 +16,15 @@ import (
 // route is how queries for the names of a zone are answered and counted.
 type route struct {
 	keyspace uint32 // ID of the server block's Keyspace; 0 if the block has no fast path
-	shuffle  bool
-	counters *counters
-	chain    *chain
-	search   block.Searches    // nil if names are not expanded
-	awaiter  block.NameAwaiter // nil if no query waits for a name
-	waits    block.WaitCounters
-	wire     block.WireHandler // nil if all queries without a stored answer go to the plugin chain
+	// byGeneration is false if another plugin of the block may answer before kubernetes: no generation ends its answers.
+	byGeneration bool
+	shuffle      bool
+	counters     *counters
+	chain        *chain
+	search       block.Searches    // nil if names are not expanded
+	awaiter      block.NameAwaiter // nil if no query waits for a name
+	waits        block.WaitCounters
+	wire         block.WireHandler // nil if all queries without a stored answer go to the plugin chain
 }
 
 // routes are the routes of a server.
@@ -126,7 +128,7 @@ func newServedBlock(b *block.Block) *servedBlock {
 
 // route returns the route of a zone whose names belong to the block.
 func (b *servedBlock) route(server, zone string) *route {
-	rt := &route{shuffle: b.Shuffle, chain: b.chain, counters: &counters{server: server, plugin: b.next}}
+	rt := &route{shuffle: b.Shuffle, byGeneration: b.ByGeneration, chain: b.chain, counters: &counters{server: server, plugin: b.next}}
 	if own := b.ownChains[plugin.Zones(slices.Collect(maps.Keys(b.ownChains))).Matches(zone)]; own != nil {
 		rt.chain = own
 	}

@@ -126,7 +126,7 @@ func TestSessionsAfterReload(t *testing.T) {
 	if _, handles := c.ask("reload.example.", notify); len(handles) != 1 {
 		t.Fatalf("handles %v", handles)
 	}
-	replaced := answers.Shared.NewKeyspace()
+	replacedServer, replaced := l.server.Load(), answers.Shared.NewKeyspace()
 	defer replaced.Drop()
 	storeAnswer(t, replaced, "reload.example.", 2, &answers.Entry{Validity: bound(next)})
 	conf := &block.Configuration{}
@@ -137,10 +137,22 @@ func TestSessionsAfterReload(t *testing.T) {
 	if err := r.serve(l.address, s, nil, nil, true); err != nil {
 		t.Fatal(err)
 	}
-	r.stop(conf)
+	replacedServer.references.Add(1) // a query in progress, for which the reload waits
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		r.stop(conf)
+	}()
 	if got := c.invalidated(); len(got) != 0 {
 		t.Errorf("%v are invalidated, want all", got)
 	}
+	select {
+	case <-stopped:
+		t.Error("the reload did not wait for a query in progress")
+	default:
+	}
+	replacedServer.references.Add(-1)
+	<-stopped
 	m, handles := c.ask("reload.example.", notify)
 	if len(m.Answer) != 2 || len(handles) != 1 {
 		t.Errorf("%d addresses and handles %v, want those of the next configuration", len(m.Answer), handles)

@@ -163,7 +163,7 @@ func (c *connection) open(now time.Duration) {
 		return
 	}
 	_ = unix.SetsockoptInt(c.fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(sessionUserTimeout/time.Millisecond))
-	c.session.Store(coherence.Process.Open(c))
+	c.session.Store(coherence.Process.Open(c, c.client))
 	c.poller.relink(c)
 }
 
@@ -240,7 +240,7 @@ func (c *connection) expireSession(now time.Duration) {
 // invalidation overtakes the answer.
 func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
 	session, e := c.session.Load(), l.entry
-	if session == nil || !c.writable() || c.listener.server.Load() != s || !isByGeneration(e) || l.unnamed || !e.Shared() {
+	if session == nil || !c.writable() || c.listener.server.Load() != s || !l.route.byGeneration || !isByGeneration(e) || l.unnamed || !e.Shared() {
 		return handles
 	}
 	n := len(handles)
@@ -277,7 +277,8 @@ func (c *connection) appendNotified(s *server, l *lookup, query, options []byte,
 	if len(handles) == 0 {
 		return nil
 	}
-	patch := *p // the reply without handles has the other one
+	patch := *p   // the reply without handles has the other one
+	patch.Age = 0 // the answer is current, however long plugin cache has stored it
 	p = &patch
 	p.Options = appendHandles(append(options[:0], p.Options...), handles)
 	form := formOf(l.route, l.entry, &l.query, p, dns.MaxMsgSize, dns.MaxMsgSize, random)
@@ -286,11 +287,22 @@ func (c *connection) appendNotified(s *server, l *lookup, query, options []byte,
 	}
 	c.begin()
 	c.out = appendFrame(c.out, form, query, &l.query, p)
-	if !l.entry.Current() {
+	if ended := advancedHandles(l.entry, handles); len(ended) > 0 {
 		var message [128]byte
-		c.out = appendMessage(c.out, dso.AppendInvalidate(message[:0], handles))
+		c.out = appendMessage(c.out, dso.AppendInvalidate(message[:0], ended))
 	}
 	return form
+}
+
+// advancedHandles returns those of the handles of an answer whose Generations have advanced since it was made. The others
+// may stand for much else that is valid.
+func advancedHandles(e *answers.Entry, handles []uint64) (ended []uint64) {
+	for i, h := range handles {
+		if b := &e.Bounds[i]; b.Generation.Load() != b.Number {
+			ended = append(ended, h)
+		}
+	}
+	return ended
 }
 
 // appendHandles appends the option with handles to the options of an OPT record.

@@ -145,6 +145,59 @@ func TestEndedFirstAnswer(t *testing.T) {
 	}
 }
 
+// TestPartlyEnded has an answer of which one of two Generations has advanced: only its handle is invalidated. Other answers
+// depend on the other one.
+func TestPartlyEnded(t *testing.T) {
+	offer(t)
+	d, shared := &data{value: 2}, new(watchable)
+	keyspace := newKeyspace(t)
+	_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
+		reply := addressReply(m.Question[0].Name, 3)
+		reply.Id = m.Id
+		keyspace.PutReply(m, reply, &answers.Properties{Validity: bound(shared, &d.watchable)})
+		d.change()
+		_ = w.WriteMsg(reply)
+	}, withRoute(t, keyspace, nil))
+	c := dialSession(t, address)
+	_, handles := c.ask("ended.example.", notify)
+	if len(handles) != 2 {
+		t.Fatalf("handles %v", handles)
+	}
+	if ended := c.invalidated(); !slices.Equal(ended, handles[1:]) {
+		t.Errorf("%v are invalidated, want %v", ended, handles[1:])
+	}
+}
+
+// TestFullTTL has an answer that plugin cache has stored for half of its TTL: with handles, the answer is as good as a new one.
+func TestFullTTL(t *testing.T) {
+	offer(t)
+	keyspace, g := newKeyspace(t), new(watchable)
+	e := &answers.Entry{Validity: bound(g), Cached: true}
+	storeAnswer(t, keyspace, "half.example.", 1, e)
+	ttl := addressReply("half.example.", 1).Answer[0].Header().Ttl
+	e.Stored -= time.Duration(ttl) * time.Second / 2
+	e.Expires = e.Stored + time.Duration(ttl)*time.Second
+	_, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
+	c := dialSession(t, address)
+	if m, handles := c.ask("half.example.", notify); m.Answer[0].Header().Ttl != ttl || len(handles) != 1 {
+		t.Errorf("handles %v, want one and the TTL %d, in\n%v", handles, ttl, m)
+	}
+	if m, _ := c.ask("half.example."); m.Answer[0].Header().Ttl > ttl-ttl/2 {
+		t.Errorf("want the remaining TTL without handles, in\n%v", m)
+	}
+}
+
+// TestOtherPlugin has a server block in which another plugin may answer before kubernetes: its answers have no handles.
+func TestOtherPlugin(t *testing.T) {
+	offer(t)
+	keyspace := newKeyspace(t)
+	_, address := newStreamListener(t, echo, withRoute(t, keyspace, nil), func(s *server) { s.routes.find([]byte{0}).byGeneration = false })
+	storeAnswer(t, keyspace, "hosts.example.", 1, &answers.Entry{Validity: bound(new(watchable))})
+	if m, handles := dialSession(t, address).ask("hosts.example.", notify); len(m.Answer) != 1 || len(handles) != 0 {
+		t.Errorf("handles %v in\n%v", handles, m)
+	}
+}
+
 // TestUpperCase has the first answers to questions with upper-case letters: the plugin chain gets them in lower case, since other
 // answers are not stored, and the client gets its own question.
 func TestUpperCase(t *testing.T) {

@@ -53,12 +53,15 @@ func (o *offering) end() {
 
 // sessionObstacle returns the reason why no session can carry answers of a server block, "" without one. It is called when
 // the configuration starts.
-func sessionObstacle(b *block.Block) string {
+func sessionObstacle(e block.Eligibility) string {
 	if runtime.GOOS != "linux" {
 		return "the fast path, which carries the sessions, needs Linux"
 	}
-	if e := b.Eligibility(); e.Prevented != "" {
+	switch {
+	case e.Prevented != "":
 		return "no fast path, which carries the sessions, for this server block: " + e.Prevented
+	case !e.ByGeneration:
+		return "plugin hosts may answer before kubernetes, and its changes are not notified"
 	}
 	return ""
 }

@@ -189,7 +189,7 @@ func TestNotified(t *testing.T) {
 			}
 			before, validity := s.answerOf(t, r)
 			c := &sessionConn{t: t}
-			session := coherence.NewRegistry().Open(c)
+			session := coherence.NewRegistry().Open(c, netip.Addr{})
 			defer session.Close()
 			var handles []uint64
 			for _, b := range validity.Bounds {
@@ -316,7 +316,7 @@ func TestNotified_Outdate(t *testing.T) {
 	ix := indexOf(s.k)
 	putNotified(t, ix)
 	c := &sessionConn{t: t}
-	session := coherence.NewRegistry().Open(c)
+	session := coherence.NewRegistry().Open(c, netip.Addr{})
 	defer session.Close()
 	access := session.Subscribe(ix.AccessGeneration())
 	for name, tt := range notifiedCases(t) {

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"maps"
+	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -100,9 +101,15 @@ func TestCoherent_NoFastPath(t *testing.T) {
 		t.Fatal("no handler")
 	}
 	b.FastPathOff = true
-	obstacle := sessionObstacle(b)
+	obstacle := sessionObstacle(b.Eligibility())
 	if !strings.Contains(obstacle, "directive fastpath is off") && runtime.GOOS == "linux" {
 		t.Errorf("the obstacle is %q", obstacle)
+	}
+	if hosts := sessionObstacle(block.Eligibility{}); !strings.Contains(hosts, "plugin hosts") && runtime.GOOS == "linux" {
+		t.Errorf("the obstacle is %q", hosts)
+	}
+	if none := sessionObstacle(block.Eligibility{ByGeneration: true}); none != "" && runtime.GOOS == "linux" {
+		t.Errorf("the obstacle is %q", none)
 	}
 	o := &offering{k: k, registry: coherence.NewRegistry()}
 	o.begin(obstacle)
@@ -219,10 +226,10 @@ func TestCoherent_Metrics(t *testing.T) {
 	}
 	o.begin("")
 	defer o.end()
-	session := o.registry.Open(&sessionConn{t: t})
+	session := o.registry.Open(&sessionConn{t: t}, netip.Addr{})
 	session.Subscribe(indexOf(k).AccessGeneration())
 	o.registry.CountClosed(coherence.Unread)
-	want := map[string]float64{"sessions": 1, "subscriptions": 1, "live": 1, "invalidations_total": 0, "refused_total session": 0,
+	want := map[string]float64{"sessions": 1, "subscriptions": 1, "live": 1, "invalidations_total": 0, "refused_total session": 0, "refused_total source": 0,
 		"refused_total process": 0, "closed_total unread": 1, "closed_total silent": 0, "closed_total malformed": 0}
 	if got := values(); !maps.Equal(got, want) {
 		t.Errorf("metrics %v, want %v", got, want)

@@ -49,7 +49,7 @@ func (d directive) setup(c *caddy.Controller) error {
 		k.shared = block.IsShared(dnsserver.GetConfig(c), d.neutral()...)
 		k.attach(handle.Index(), handle.Status)
 		k.awaitSync(k.startupTimeout)
-		offers.begin(sessionObstacle(b))
+		offers.begin(sessionObstacle(b.Eligibility()))
 	})
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 		k.Next = next

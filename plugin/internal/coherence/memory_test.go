@@ -1,6 +1,7 @@
 package coherence
 
 import (
+	"net/netip"
 	"runtime"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ const (
 // fleet opens the sessions of a large cluster, of which each subscribes to its part of the Generations.
 func fleet(r *Registry, sessions int, generations []generation) (all []*Subscriber) {
 	for i := range sessions {
-		s := r.Open(discard{})
+		s := r.Open(discard{}, netip.Addr{})
 		for k := range min(topics, len(generations)) {
 			s.Subscribe(&generations[(i+k*k)%len(generations)])
 		}
@@ -26,7 +27,7 @@ func fleet(r *Registry, sessions int, generations []generation) (all []*Subscrib
 // TestMemory asserts the memory of sessions and of subscriptions, and that it is released.
 func TestMemory(t *testing.T) {
 	sessions := nodes
-	if testing.Short() {
+	if testing.Short() || underRace { // whose figures are those of a session
 		sessions /= 10
 	}
 	r, n := newManual()

@@ -3,6 +3,7 @@ package coherence
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 )
@@ -76,7 +77,7 @@ func (m *model) any() *generation { return m.generation[m.random.IntN(len(m.gene
 func (m *model) open() {
 	s := &modelSession{conn: &conn{t: m.t}, subscribed: map[*generation]bool{}}
 	m.revoked = m.revoked && len(m.sessions) > 0
-	s.Subscriber = m.r.Open(s.conn)
+	s.Subscriber = m.r.Open(s.conn, netip.Addr{})
 	m.sessions = append(m.sessions, s)
 }
 

@@ -3,6 +3,7 @@ package coherence
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,6 +31,7 @@ type Conn interface {
 // Limits of subscriptions. An answer beyond them has no handles: its TTL applies.
 const (
 	maxPerSession    = 1 << 15
+	maxPerSource     = 8 * maxPerSession
 	maxSubscriptions = 8 << 20
 )
 
@@ -44,12 +46,13 @@ type Registry struct {
 	spare    sync.Pool // of topics without a Generation
 	counters
 
-	perSession, perProcess int // limits of subscriptions
+	perSession, perSource, perProcess int // limits of subscriptions
 
 	// A connection calls methods that lock mu while it is locked itself: with mu locked, no method of a Conn is called.
 	mu            sync.Mutex
 	numbers       uint64 // of handles
 	sessions      [parts][]*Subscriber
+	sources       map[netip.Addr]*source
 	subscriptions int
 	advanced      []*topic
 	revoked       bool
@@ -67,7 +70,7 @@ func NewRegistry() *Registry {
 	epoch := time.Now()
 	r := &Registry{
 		instance: binary.BigEndian.Uint64(b[:]), now: func() time.Duration { return time.Since(epoch) }, wake: make(chan struct{}, 1),
-		perSession: maxPerSession, perProcess: maxSubscriptions,
+		perSession: maxPerSession, perSource: maxPerSource, perProcess: maxSubscriptions, sources: map[netip.Addr]*source{},
 	}
 	r.spare.New = func() any { return &topic{registry: r} }
 	return r
@@ -142,11 +145,12 @@ type RefuseReason int
 // The limits.
 const (
 	SessionLimit RefuseReason = iota // subscriptions of a session
+	SourceLimit                      // subscriptions of all sessions with clients of one address
 	ProcessLimit                     // subscriptions of all sessions
 	refuseReasons
 )
 
-func (r RefuseReason) String() string { return [...]string{"session", "process"}[r] }
+func (r RefuseReason) String() string { return [...]string{"session", "source", "process"}[r] }
 
 // CloseReason is the reason for which the server closed a session.
 type CloseReason int

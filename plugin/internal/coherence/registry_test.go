@@ -3,6 +3,7 @@ package coherence
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
@@ -28,14 +29,14 @@ func TestOrder(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range conns {
 		conns[i] = &conn{t: t}
-		s := r.Open(conns[i])
+		s := r.Open(conns[i], netip.Addr{})
 		defer s.Close()
 		wg.Go(func() { sendAnswers(s, conns[i], generations, rounds, uint64(i)) }) // #nosec G115 -- small
 	}
 	wg.Go(func() { // sessions that end
 		for i := range rounds / 10 {
 			c := &conn{t: t}
-			s := r.Open(c)
+			s := r.Open(c, netip.Addr{})
 			sendAnswers(s, c, generations, 10, uint64(i)) // #nosec G115 -- small
 			s.Close()
 		}
@@ -130,7 +131,7 @@ func TestHeartbeats(t *testing.T) {
 	conns := make([]*conn, 12)
 	for i := range conns {
 		conns[i] = &conn{t: t}
-		r.Open(conns[i])
+		r.Open(conns[i], netip.Addr{})
 	}
 	beats := func(steps int, each time.Duration) (counts []int) {
 		for range steps {
@@ -178,12 +179,12 @@ func TestParts(t *testing.T) {
 	r, _ := newManual()
 	var sessions []*Subscriber
 	for range 4 * parts {
-		sessions = append(sessions, r.Open(discard{}))
+		sessions = append(sessions, r.Open(discard{}, netip.Addr{}))
 	}
 	random := rand.New(rand.NewPCG(1, 1))
 	for _, i := range random.Perm(len(sessions))[:2*parts] {
 		sessions[i].Close()
-		sessions[i] = r.Open(discard{})
+		sessions[i] = r.Open(discard{}, netip.Addr{})
 	}
 	for i, part := range r.sessions {
 		if len(part) != 4 {
@@ -224,7 +225,7 @@ func TestCatchUp(t *testing.T) {
 	conns := make([]*conn, each*parts)
 	for i := range conns {
 		conns[i] = &conn{t: t}
-		r.Open(conns[i])
+		r.Open(conns[i], netip.Addr{})
 	}
 	now += HeartbeatInterval
 	counts := make([]int, len(conns))
@@ -258,7 +259,7 @@ func TestBeforeHeartbeat(t *testing.T) {
 			n.steps = int64(time.Hour/step) - parts
 			r.Offer(func() bool { return true })
 			c, g := &conn{t: t}, new(generation)
-			s := r.Open(c)
+			s := r.Open(c, netip.Addr{})
 			s.Subscribe(g)
 			change(r, g)
 			n.beat()
@@ -288,7 +289,7 @@ func TestRevoke(t *testing.T) {
 			former, c := &conn{t: t}, &conn{t: t}
 			var s *Subscriber
 			if tt.before {
-				s = r.Open(former)
+				s = r.Open(former, netip.Addr{})
 			}
 			r.Revoke()
 			if tt.before && !tt.remain {
@@ -297,7 +298,7 @@ func TestRevoke(t *testing.T) {
 			if tt.notified {
 				n.invalidate()
 			}
-			r.Open(c)
+			r.Open(c, netip.Addr{})
 			n.invalidate()
 			if _, all := invalidated(c.take()); all != tt.want {
 				t.Errorf("all handles of the new session are invalidated: %t, want %t", all, tt.want)
@@ -324,7 +325,7 @@ func TestLimits(t *testing.T) {
 		}
 		return count
 	}
-	first, second := r.Open(discard{}), r.Open(discard{})
+	first, second := r.Open(discard{}, netip.Addr{}), r.Open(discard{}, netip.Addr{})
 	if a, b := subscribe(first), subscribe(second); a != 3 || b != 2 {
 		t.Errorf("%d and %d subscriptions, want 3 and 2", a, b)
 	}
@@ -349,7 +350,7 @@ func TestLimits(t *testing.T) {
 func TestManyHandles(t *testing.T) {
 	r, n := newManual()
 	c := &conn{t: t}
-	s := r.Open(c)
+	s := r.Open(c, netip.Addr{})
 	var want []uint64
 	generations := make([]generation, dso.MaxInvalidated+10)
 	for i := range generations {
@@ -378,7 +379,7 @@ func TestOtherWatcher(t *testing.T) {
 	r, _ := newManual()
 	other, _ := newManual()
 	g := new(generation)
-	s, peer := r.Open(discard{}), other.Open(discard{})
+	s, peer := r.Open(discard{}, netip.Addr{}), other.Open(discard{}, netip.Addr{})
 	if peer.Subscribe(g) == 0 || s.Subscribe(g) != 0 {
 		t.Error("a registry subscribed to a Generation of another")
 	}
@@ -394,7 +395,7 @@ func TestEnd(t *testing.T) {
 	}
 	for range 2 {
 		c, g := &conn{t: t}, new(generation)
-		s := r.Open(c)
+		s := r.Open(c, netip.Addr{})
 		s.Subscribe(g)
 		g.Advance()
 		poll(t, "the invalidation", func() bool { handles, _ := invalidated(c.take()); return len(handles) == 1 })
@@ -426,5 +427,46 @@ func TestStatistics(t *testing.T) {
 	}
 	if got := fmt.Sprint(Unread, Silent, Malformed, SessionLimit, ProcessLimit); got != "unread silent malformed session process" {
 		t.Error(got)
+	}
+}
+
+// TestSourceLimit has a client with many sessions that reaches the limit of its address: another client gets handles, and the
+// first one does again once a session has ended.
+func TestSourceLimit(t *testing.T) {
+	r, _ := newManual()
+	r.perSession, r.perSource = 4, 10
+	greedy, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	generations := make([]generation, 8)
+	subscribe := func(s *Subscriber) (handles int) {
+		for i := range generations {
+			if s.Subscribe(&generations[i]) != 0 {
+				handles++
+			}
+		}
+		return handles
+	}
+	var sessions []*Subscriber
+	for _, want := range []int{4, 4, 2, 0} {
+		s := r.Open(discard{}, greedy)
+		sessions = append(sessions, s)
+		if got := subscribe(s); got != want {
+			t.Errorf("%d handles, want %d", got, want)
+		}
+	}
+	if got := subscribe(r.Open(discard{}, other)); got != 4 {
+		t.Errorf("another client has %d handles, want 4", got)
+	}
+	if refused := r.Statistics().Refused; refused[SourceLimit] != 6+8 || refused[SessionLimit] != 3*4 {
+		t.Errorf("refused %v", refused)
+	}
+	sessions[0].Close()
+	if got := subscribe(sessions[3]); got != 4 {
+		t.Errorf("%d handles after a session has ended, want 4", got)
+	}
+	for _, s := range sessions {
+		s.Close()
+	}
+	if len(r.sources) != 1 {
+		t.Errorf("%d addresses are remembered, want that of the open session", len(r.sources))
 	}
 }

@@ -1,6 +1,9 @@
 package coherence
 
-import "slices"
+import (
+	"net/netip"
+	"slices"
+)
 
 // topic is a Generation with subscribers. Its number is the handle of all of them. The registry's mutex guards it.
 type topic struct {
@@ -47,6 +50,7 @@ func (t *topic) queue() {
 type Subscriber struct {
 	registry *Registry
 	conn     Conn
+	source   *source
 	part     int // of Registry.sessions
 	position int // in the part
 	closed   bool
@@ -57,11 +61,22 @@ type Subscriber struct {
 	pending   []uint64 // handles that the notifier sends next
 }
 
-// Open begins a session.
-func (r *Registry) Open(c Conn) *Subscriber {
+// source is the address of clients with sessions.
+type source struct {
+	address                 netip.Addr
+	sessions, subscriptions int
+}
+
+// Open begins a session with a client.
+func (r *Registry) Open(c Conn, client netip.Addr) *Subscriber {
 	s := &Subscriber{registry: r, conn: c}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if s.source = r.sources[client]; s.source == nil {
+		s.source = &source{address: client}
+		r.sources[client] = s.source
+	}
+	s.source.sessions++
 	r.revoked = r.revoked && r.count() > 0 // this session has no answers from before
 	for i := range r.sessions {
 		if len(r.sessions[i]) < len(r.sessions[s.part]) {
@@ -90,16 +105,25 @@ func (s *Subscriber) Close() {
 	last := part[len(part)-1]
 	part[s.position], last.position = last, s.position
 	r.sessions[s.part] = shortened(part)
+	if s.source.sessions--; s.source.sessions == 0 {
+		delete(r.sources, s.source.address)
+	}
 	s.closed, s.conn = true, nil
 }
 
 // drop removes all subscriptions.
 func (s *Subscriber) drop() {
-	s.registry.subscriptions -= len(s.topics)
+	s.count(-len(s.topics))
 	for t, i := range s.topics {
 		t.remove(i)
 	}
 	s.topics, s.maxTopics = nil, 0
+}
+
+// count adds n to the numbers of subscriptions.
+func (s *Subscriber) count(n int) {
+	s.source.subscriptions += n
+	s.registry.subscriptions += n
 }
 
 // remove removes a subscriber, except from its own topics.
@@ -144,6 +168,9 @@ func (s *Subscriber) Subscribe(g Generation) (handle uint64) {
 	case len(s.topics) >= r.perSession:
 		r.refused[SessionLimit].Add(1)
 		return 0
+	case s.source.subscriptions >= r.perSource:
+		r.refused[SourceLimit].Add(1)
+		return 0
 	case r.subscriptions >= r.perProcess:
 		r.refused[ProcessLimit].Add(1)
 		return 0
@@ -164,13 +191,13 @@ func (s *Subscriber) add(t *topic) {
 	s.topics[t] = int32(len(t.subscribers)) // #nosec G115 -- at most the number of sessions
 	t.subscribers = append(t.subscribers, s)
 	s.maxTopics = max(s.maxTopics, len(s.topics))
-	r.subscriptions++
+	s.count(1)
 }
 
 // forget removes a topic whose subscribers are removed all at once.
 func (s *Subscriber) forget(t *topic) {
 	delete(s.topics, t)
-	s.registry.subscriptions--
+	s.count(-1)
 	switch n := len(s.topics); {
 	case n == 0:
 		s.topics, s.maxTopics = nil, 0

@@ -1,0 +1,5 @@
+//go:build !race
+
+package coherence
+
+const underRace = false
