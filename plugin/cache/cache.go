@@ -127,7 +127,7 @@ type freshness int
 
 const (
 	unusable freshness = iota
-	stale              // its TTL has expired, and no session vouches for it; it may be served if the upstream fails, or by serve_stale
+	stale              // its TTL has expired, or it has lapsed, and no session vouches for it; it may be served if the upstream fails, or by serve_stale
 	fresh
 )
 
@@ -137,7 +137,7 @@ func freshnessOf(e *answers.Entry, now time.Duration) freshness {
 	switch {
 	case e == nil || !e.Cached || !e.Current():
 		return unusable
-	case now < e.Expires || e.Vouched(now):
+	case now < e.Expires && !e.Lapsed() || e.Vouched(now):
 		return fresh
 	case now < e.StaleUntil(now):
 		return stale

@@ -9,9 +9,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
@@ -416,4 +419,121 @@ func (b *testCache) invalidatedEntries(t *testing.T, want float64) {
 	if got := value(t, b.counters("").invalidated); got != want {
 		t.Errorf("%v answers were invalidated, want %v", got, want)
 	}
+}
+
+// TestLapsed has a session that is retired while both ends work: the answer is fetched again for the next query, and served until
+// its TTL ends if that fails.
+func TestLapsed(t *testing.T) {
+	for _, corefile := range []string{"cache", "cache {\nserve_stale off\n}", "cache {\nserve_stale 1h verify\n}"} {
+		inBubble(t, corefile, func(t *testing.T) {
+			b := newCoherentCache(t, corefile)
+			b.vouched(address(1, 30), 1)
+			b.want("w. A", address(1, 30))
+			b.pass(time.Minute)
+			b.want("w. A", address(1, 30))
+			b.wantQueries(1)
+			b.vouched(address(2, 30), 1)
+			b.invalidate(1)
+			b.want("w. A", address(2, 30))
+			b.pass(10 * time.Second)
+			b.session.Retire()
+			b.fails()
+			b.want("w. A", address(2, 20))
+			b.open()
+			time.Sleep(defaultStale.recheck / 2)
+			b.vouched(address(3, 30), 1)
+			if strings.Contains(corefile, "off") {
+				b.want("w. A", address(3, 30))
+				b.pass(time.Hour)
+				b.want("w. A", address(3, 30))
+			}
+		})
+	}
+	inBubble(t, "works", func(t *testing.T) {
+		b := newCoherentCache(t, "cache")
+		b.vouched(address(1, 30), 1)
+		b.want("w. A", address(1, 30))
+		b.session.Retire()
+		b.open()
+		b.vouched(address(2, 30), 1)
+		b.want("w. A", address(2, 30))
+		b.want("w. A", address(2, 30))
+		b.wantQueries(2)
+	})
+}
+
+// TestLateReply has a reply without a voucher, as of an attempt on another connection, after one with it: the vouched answer remains.
+func TestLateReply(t *testing.T) {
+	inBubble(t, "late", func(t *testing.T) {
+		b := newCoherentCache(t, "cache")
+		b.vouched(address(1, 5), 1)
+		b.want("w. A", address(1, 5))
+		var q answers.Query
+		packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), query("w. A"))
+		if !ok {
+			t.Fatal("no key")
+		}
+		key := b.space.Key(nil, packed, &q)
+		late := func() *answers.Entry {
+			e := b.newEntry(&facts{class: response.NoError, positive: true, lifetime: time.Minute, properties: &noProperties}, nil)
+			if err := e.Fill(replyTo(t, query("w. A"), address(2, 60))); err != nil {
+				t.Fatal(err)
+			}
+			return e
+		}
+		if b.put(key, late(), false) {
+			t.Error("the reply replaced a vouched answer")
+		}
+		b.want("w. A", address(1, 5))
+		b.session.Close()
+		if !b.put(key, late(), false) {
+			t.Error("the reply did not replace an answer whose session is closed")
+		}
+		b.want("w. A", address(2, 60))
+	})
+}
+
+// TestEndedBeforeStored has a popular answer that is invalidated before it is stored: the query for the next one, which fails at
+// once, does not wait for the lock under which the answer is stored.
+func TestEndedBeforeStored(t *testing.T) {
+	b := newCoherentCache(t, "cache")
+	b.SetExchanger(failing{}, nil)
+	b.upstream(func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) { return dns.RcodeServerFailure, nil })
+	b.query("w. A") // the metrics of a server
+	var q answers.Query
+	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), query("x. A"))
+	if !ok {
+		t.Fatal("no key")
+	}
+	e := b.newEntry(&facts{class: response.NoError, positive: true, lifetime: time.Minute, properties: &noProperties, voucher: b.session.Voucher([]uint64{1})}, nil)
+	e.Popularity = new(answers.Popularity) // without a hit, as popular as required
+	if err := e.Fill(replyTo(t, query("x. A"), "NOERROR; x. 60 IN A 192.0.2.1")); err != nil {
+		t.Fatal(err)
+	}
+	b.invalidate(1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.put(b.space.Key(nil, packed, &q), e, false)
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("deadlock")
+	}
+	if n := value(t, b.counters("").refetches); n != 1 {
+		t.Errorf("%v queries for the next answer, want 1", n)
+	}
+}
+
+// failing is an Exchanger whose upstream fails at once.
+type failing struct{}
+
+// Capacity implements block.Exchanger.
+func (failing) Capacity() int { return 1 }
+
+// Exchange implements block.Exchanger.
+func (failing) Exchange(b *batch.Batch, _ *answers.Query, _ []byte, _ bool, r block.Receiver) bool {
+	r.Receive(b, nil, nil, dns.RcodeServerFailure, nil)
+	return true
 }

@@ -179,7 +179,7 @@ func parseServeStale(h *Cache, args []string) (err error) {
 		if len(args) > 1 {
 			return fmt.Errorf("%q: unexpected argument", args[1])
 		}
-		h.stale = staleOptions{onFailure: true}
+		h.stale = staleOptions{verify: true, onFailure: true} // for answers that have lapsed
 		return nil
 	}
 	s := staleOptions{maxAge: time.Hour}

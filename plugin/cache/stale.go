@@ -164,6 +164,9 @@ func (c *Cache) serveStale(ctx context.Context, w dns.ResponseWriter, q *clientQ
 
 // stalePatch returns the changes to a stale answer.
 func (c *Cache) stalePatch(e *answers.Entry) answers.Patch {
+	if now := c.now(); now < e.Expires { // it has lapsed
+		return e.Patch(now)
+	}
 	p := answers.Patch{Options: e.Options, FixedTTL: true, TTL: c.stale.ttl}
 	if c.keepTTL && p.TTL == 0 {
 		p.FixedTTL = false
@@ -183,7 +186,7 @@ const staleLogPause = time.Minute
 
 // logStale logs that stale answers are served because the upstream fails. With serve_stale they are intended.
 func (c *Cache) logStale(name func() string) {
-	if !c.stale.onFailure {
+	if !c.stale.onFailure || c.stale.maxAge == 0 {
 		return
 	}
 	now, last := int64(c.now()), c.loggedStale.Load()

@@ -153,18 +153,26 @@ func (c *Cache) newEntry(r *facts, options []byte) *answers.Entry {
 // put stores an entry under a key, unless the present one is preferred. refresh is set if the reply was fetched to replace
 // an entry that is still served.
 func (c *Cache) put(key []byte, e *answers.Entry, refresh bool) bool {
+	if !c.putDetached(key, e, refresh) {
+		return false
+	}
+	e.Attach() // without the lock: an answer that has ended meanwhile may be fetched again
+	return true
+}
+
+func (c *Cache) putDetached(key []byte, e *answers.Entry, refresh bool) bool {
 	c.putting.Lock()
 	defer c.putting.Unlock()
 	old := c.store.Get(key)
 	if freshnessOf(old, c.now()) != unusable {
-		if c.prefers(old, e) {
+		if c.prefers(old, e) || e.Voucher == nil && old.Vouched(c.now()) { // a late reply of another connection is not newer
 			return false
 		}
 		if refresh && old.Popularity != nil && e.Popularity != nil {
 			e.Popularity.Inherit(old.Popularity)
 		}
 	}
-	c.store.Put(c.space, key, e)
+	c.store.PutDetached(c.space, key, e)
 	return true
 }
 

@@ -198,7 +198,7 @@ func framedWithout(t *testing.T, id uint16, name string) []byte {
 	return framed(t, id, name)[lengthLen:]
 }
 
-// TestHeldOfDeafClients has more clients than there are workers, whose queries have waited and who read nothing: another client
+// TestHeldOfDeafClients has more clients than there are workers, whose queries have waited and which read nothing: another client
 // gets the reply of the plugin chain nevertheless.
 func TestHeldOfDeafClients(t *testing.T) {
 	b := newHeldBed(t, long)

@@ -71,7 +71,9 @@ func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time
 		x.callFailed(a, err, overUDP, now)
 		return false
 	}
-	m.voucher = call.Voucher
+	if m.voucher = call.Voucher; x.failover > 0 {
+		m.voucher = nil // the reply that led to the failover may end before
+	}
 	return x.evaluate(a, overUDP, now)
 }
 
@@ -125,6 +127,7 @@ func (x *exchange) evaluate(a *attempt, overUDP bool, now time.Time) bool {
 	if slices.Contains(x.f.failover, m.rcode) {
 		x.failover++
 		if x.failover < len(x.all) && !x.last {
+			x.message.voucher = nil // the next upstream may have a better reply later
 			x.reserve(u)
 			x.try(now)
 			return false

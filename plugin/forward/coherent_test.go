@@ -31,6 +31,8 @@ type sessionServer struct {
 	seen  sight
 	// hold returns the time after which a query is answered.
 	hold atomic.Pointer[func(name string) time.Duration]
+	// rcode is the response code of the answers, which have no records unless it is 0.
+	rcode atomic.Int32
 
 	mu    sync.Mutex
 	conns []*sessionConn
@@ -151,6 +153,9 @@ func (c *sessionConn) answer(r *dns.Msg) {
 		time.Sleep((*hold)(r.Question[0].Name))
 	}
 	reply := addressReply(r)
+	if rcode := int(c.s.rcode.Load()); rcode != dns.RcodeSuccess {
+		reply = new(dns.Msg).SetRcode(r, rcode)
+	}
 	if opt := r.IsEdns0(); opt != nil {
 		reply.SetEdns0(1232, false)
 		if hasOption(opt, isNotify) {
@@ -288,6 +293,31 @@ func TestCoherent(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCoherent_Failover: no session vouches for a reply that depends on the replies of two upstreams.
+func TestCoherent_Failover(t *testing.T) {
+	first, second := startSessions(t), startSessions(t)
+	f := chainOf(t, stanzaOf("coherent\nfailover NXDOMAIN\npolicy sequential", first.addr, second.addr))
+	first.open(t, f)
+	want := func(rcode int, vouched bool) {
+		t.Helper()
+		p := overWire(t, f, question("www.example."))
+		reply := new(dns.Msg)
+		if err := reply.Unpack(p.reply); p.err != nil || err != nil {
+			t.Fatalf("%v, %v", p.err, err)
+		}
+		if reply.Rcode != rcode || (p.voucher != nil) != vouched {
+			t.Errorf("voucher %v, want one: %t; reply\n%v", p.voucher, vouched, reply)
+		}
+	}
+	want(dns.RcodeSuccess, true)
+	first.rcode.Store(dns.RcodeNameError)
+	want(dns.RcodeSuccess, false)
+	within(t, "the session of the second upstream", func() bool { return upstreamOf(f, 1).vouches(nil) })
+	want(dns.RcodeSuccess, false)
+	second.stop()
+	want(dns.RcodeNameError, false)
 }
 
 // TestCoherent_Others: upstreams without sessions, and queries over UDP, get no request for notification, not even that of a client.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"time"
 
@@ -59,6 +60,8 @@ const (
 	// probePause is that time for a server that has answered with an error, and has closed a connection since then: the next
 	// one may reach another server behind the same address.
 	probePause = 5 * time.Minute
+	// maxRetryDelay limits a Retry Delay: a node without cluster DNS for longer is no service to the server.
+	maxRetryDelay = time.Hour
 	// maxClosedRequests is the number of successive connections closed without an answer, and without the response to their
 	// first Session request, after which the request counts as the reason. One may be chance: a server that restarts.
 	maxClosedRequests = 2
@@ -69,6 +72,7 @@ var errDelay = errors.New("the server has requested a delay")
 
 // coherent is the state of a pool's sessions.
 type coherent struct {
+	sessions    int   // open
 	probe       *conn // has sent the first request to a server that may have no sessions; the others wait for its response
 	known       bool  // the server has opened a session
 	unsupported bool  // the server has no sessions
@@ -89,7 +93,7 @@ func (p *Pool) Notifies() bool { return p.notifies.Load() }
 
 // setNotifies sets the result of Notifies.
 func (p *Pool) setNotifies(now time.Time) {
-	p.notifies.Store(p.Coherence != nil && !p.unsupported && !now.Before(p.pausedUntil))
+	p.notifies.Store(p.Coherence != nil && (p.sessions > 0 || !p.unsupported && !now.Before(p.pausedUntil)))
 }
 
 // Vouches reports whether a session vouches for its answers now: that of the connection of a call, or any if the call is nil.
@@ -193,6 +197,7 @@ func (p *Pool) maxAge(c *conn) time.Duration {
 func (p *Pool) sessionOpened(now time.Time) {
 	p.probe, p.known, p.unsupported, p.reported = nil, true, false, false
 	p.refusals, p.closes = 0, 0
+	p.sessions++
 	p.Coherence.Sessions.Inc()
 	p.setNotifies(now)
 }
@@ -245,7 +250,7 @@ func (p *Pool) delay(data []byte, now time.Time) (time.Duration, error) {
 	if !ok {
 		return 0, errMalformedDSO
 	}
-	d := time.Duration(milliseconds) * time.Millisecond
+	d := min(time.Duration(milliseconds)*time.Millisecond, maxRetryDelay)
 	p.pauseSessions(d, now)
 	p.Coherence.Fallbacks[SessionDelayed].Inc()
 	return d, nil
@@ -291,11 +296,12 @@ func (p *Pool) sessionLost(c *conn, err error, now time.Time) (because bool) {
 		because = p.closedBefore(c, now)
 	}
 	if s != nil && s.open {
-		fallsBack := s.Len() > 0 || closedByServer(err)
-		c.endSession()
-		if fallsBack && !errors.Is(c.violation, errDelayed) { // which is counted
+		fallsBack, delayed := s.Len() > 0 || closedByServer(err), errors.Is(c.violation, errDelayed)
+		c.endSession(delayed || c.violation == nil && errors.Is(err, net.ErrClosed))
+		if fallsBack && !delayed { // which is counted
 			p.Coherence.Fallbacks[SessionClosed].Inc()
 		}
+		p.setNotifies(now)
 	}
 	return because
 }

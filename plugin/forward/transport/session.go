@@ -78,11 +78,16 @@ func (c *conn) request(now time.Time) {
 	c.appendDSO(dso.AppendSessionRequest(nil, s.id))
 }
 
-// endSession ends the session: each answer falls back to its TTL.
-func (c *conn) endSession() {
+// endSession ends the session, whose answers have lapsed if both ends work, and fall back to their TTL otherwise.
+func (c *conn) endSession(lapsed bool) {
 	s := c.session
-	s.Close()
+	if lapsed {
+		s.Retire()
+	} else {
+		s.Close()
+	}
 	if s.open {
+		c.pool.sessions--
 		c.pool.Coherence.Sessions.Dec()
 	}
 	s.open, s.awaits = false, false
@@ -182,7 +187,7 @@ func openingOf(m *dso.Message) (o dso.Opening, ok bool) {
 func (c *conn) rejected(m *dso.Message, parsed bool, rcode int, now time.Time) error {
 	p := c.pool
 	wasOpen := c.session.open
-	c.endSession()
+	c.endSession(false)
 	c.session.rejected = true
 	if wasOpen {
 		p.Coherence.Fallbacks[SessionClosed].Inc()

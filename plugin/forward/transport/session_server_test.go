@@ -58,13 +58,26 @@ func TestSession_RetryDelay(t *testing.T) {
 				next.respond(b.opening(next.request()), answer(next.query()), b.beat())
 				pending.answered()
 			}
-			if v.Vouches(b.Coherence.Now()) || !b.Notifies() {
-				t.Error("the ended session vouches, or queries do not request notification")
+			if v.Vouches(b.Coherence.Now()) || !v.Lapsed() || !b.Notifies() {
+				t.Error("the ended session vouches, its answers have not lapsed, or queries do not request notification")
 			}
 			becomes(t, "sessions", b.Coherence.Sessions, 1)
 			b.wantFallbacks(map[string]int{SessionDelayed: 1, SessionSilent: 1})
 		})
 	}
+}
+
+// TestSession_LongRetryDelay: a delay of weeks is shortened.
+func TestSession_LongRetryDelay(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	c.respond(retryDelay(dso.Refused, 1000*time.Hour))
+	if err := c.read(); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("%v, want the end of the connection", err)
+	}
+	becomes(t, "sessions", b.Coherence.Sessions, 0)
+	b.clock.skip(maxRetryDelay)
+	b.begin()
 }
 
 // TestSession_RetryDelayAtOnce: a server that ends each session at once gets few connections, and the query is answered.

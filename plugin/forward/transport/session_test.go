@@ -245,10 +245,39 @@ func TestSession_Closed(t *testing.T) {
 		}
 		b.wantFallbacks(map[string]int{SessionClosed: n})
 		becomes(t, "sessions", b.Coherence.Sessions, 0)
-		if v.Vouches(b.Coherence.Now()) || v.Ended() || !b.Notifies() {
+		if v.Vouches(b.Coherence.Now()) || v.Ended() || v.Lapsed() || !b.Notifies() {
 			t.Error("a closed session vouches, has invalidated its answers, or is not opened again")
 		}
 	}
+}
+
+// TestSession_Retired: this side closes a connection, and no session reports the end of its answers any more.
+func TestSession_Retired(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	v := b.learn(b.begin(), "a.example.", 1)
+	b.mu.Lock()
+	b.retire(b.conns[0])
+	b.mu.Unlock()
+	eventually(t, "the answers have lapsed", v.Lapsed)
+	if v.Vouches(b.Coherence.Now()) || v.Ended() {
+		t.Error("a retired session vouches, or has invalidated its answers")
+	}
+	becomes(t, "sessions", b.Coherence.Sessions, 0)
+}
+
+// TestSession_NotifiesWhilePaused: queries on the connection of an open session request notification while no other session may
+// be opened.
+func TestSession_NotifiesWhilePaused(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	b.mu.Lock()
+	b.pauseSessions(time.Hour, b.now())
+	b.mu.Unlock()
+	if !b.Notifies() {
+		t.Error("queries request no notification although a session is open")
+	}
+	c.close()
+	eventually(t, "queries request no notification", func() bool { return !b.Notifies() })
 }
 
 // TestSession_NoOption: a connection that requests a session has no edns-tcp-keepalive, RFC 8490 section 7.1.2.

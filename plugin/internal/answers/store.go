@@ -135,18 +135,29 @@ func (e *Entry) memory() int64 {
 // or of a dropped keyspace, is not stored; the old one is removed all the same. An entry that the session of its Voucher
 // invalidates is removed, also if that happened before.
 func (s *Store) Put(keyspace *Keyspace, key []byte, e *Entry) {
+	s.PutDetached(keyspace, key, e)
+	e.Attach()
+}
+
+// PutDetached is Put without Attach, which the caller calls.
+func (s *Store) PutDetached(keyspace *Keyspace, key []byte, e *Entry) {
 	e.keyspace, e.key, e.hash = keyspace, string(key), s.hash(key)
 	e.size = e.memory()
 	if e.Voucher != nil {
 		e.link = newLink(e)
 	}
-	if s.put(key, e) && e.Voucher != nil {
-		e.Voucher.Attach(e.link) // without the lock: it calls Invalidated
+	s.put(key, e)
+}
+
+// Attach has the session of the entry's Voucher remove the entry, at once if the answer has ended. It is called without a lock:
+// the function of the keyspace may fetch the answer again.
+func (e *Entry) Attach() {
+	if e.link != nil && e.link.Stored() {
+		e.Voucher.Attach(e.link)
 	}
 }
 
-// put reports whether it has stored the entry.
-func (s *Store) put(key []byte, e *Entry) bool {
+func (s *Store) put(key []byte, e *Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keyspace := e.keyspace
@@ -159,7 +170,10 @@ func (s *Store) put(key []byte, e *Entry) bool {
 		s.unlink(old)
 	}
 	if !stored {
-		return false
+		if e.link != nil {
+			e.link.entry.Store(nil)
+		}
+		return
 	}
 	if capacity := keyspace.capacity[e.Kind]; capacity > 0 && e.Cached {
 		for keyspace.cached[e.Kind] > capacity && s.evict(func(o *Entry) bool {
@@ -168,7 +182,6 @@ func (s *Store) put(key []byte, e *Entry) bool {
 		}
 	}
 	s.shrink(e)
-	return true
 }
 
 // Remove removes an entry if it is still there.

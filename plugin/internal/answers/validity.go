@@ -132,6 +132,9 @@ func (v *Validity) counted() bool {
 // Vouched reports whether a Voucher extends the validity at a time: the answer is valid, whether or not Expires has passed.
 func (v *Validity) Vouched(now time.Duration) bool { return v.Voucher != nil && v.Voucher.Vouches(now) }
 
+// Lapsed reports whether the answer has to be fetched again although its TTL has not expired: see coherence.Session.Retire.
+func (v *Validity) Lapsed() bool { return v.Voucher != nil && v.Voucher.Lapsed() }
+
 // Expired reports whether the time has passed that ends the validity, and no Voucher extends it.
 func (v *Validity) Expired(now time.Duration) bool {
 	return v.Expires != 0 && now >= v.Expires && !v.Vouched(now)
@@ -139,7 +142,7 @@ func (v *Validity) Expired(now time.Duration) bool {
 
 // Fresh reports whether the answer may be served at a time since the start of the process.
 func (v *Validity) Fresh(now time.Duration) bool {
-	if v.Expires != 0 && now >= v.Expires {
+	if v.Expires != 0 && now >= v.Expires || v.Lapsed() {
 		return v.Vouched(now) && v.counted() // a Voucher that has ended does not vouch
 	}
 	return v.Current()

@@ -23,6 +23,7 @@ type Session struct {
 	until atomic.Int64         // the session vouches for answers until this time, on that clock
 	// vouched is the last time at which it vouched for them when until is 0.
 	vouched atomic.Int64
+	lapsed  atomic.Bool // see Retire
 
 	mu      sync.Mutex
 	base    time.Duration // the earliest time that the zero of the server's clock may have, on this clock
@@ -121,6 +122,13 @@ func (s *Session) Invalidate(handles []uint64) (dependents []Dependent) {
 		s.handles = map[uint64]*Handle{} // whose memory shrinks only thus
 	}
 	return dependents
+}
+
+// Retire ends the session of a connection that is closed while both ends work: its answers lapse. They are fetched again when
+// they are used next, for no session reports their end any more; their TTL applies while that fails.
+func (s *Session) Retire() {
+	s.lapsed.Store(true)
+	s.Close()
 }
 
 // Close ends the session: each answer falls back to its TTL.

@@ -48,6 +48,18 @@ func (v *Voucher) Ended() bool {
 	return false
 }
 
+// Lapsed reports whether a session of the answer was retired: see Session.Retire. nil has not lapsed.
+func (v *Voucher) Lapsed() bool {
+	if v != nil {
+		for _, h := range v.handles {
+			if h.session.lapsed.Load() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Vouches reports whether the answer is valid at a time, although its TTL may have expired. nil does not vouch.
 func (v *Voucher) Vouches(now time.Duration) bool {
 	if v == nil || v.limit != 0 && now >= v.limit {

@@ -45,6 +45,7 @@ func TestVoucher(t *testing.T) {
 		"another handle":       {func(s *Session, _ *clocks) { s.Invalidate([]uint64{3}) }, false, true},
 		"all":                  {func(s *Session, _ *clocks) { s.Invalidate(nil) }, true, false},
 		"closed":               {func(s *Session, _ *clocks) { s.Close() }, false, false},
+		"retired":              {func(s *Session, _ *clocks) { s.Retire() }, false, false},
 		"invalidated, closed":  {func(s *Session, _ *clocks) { s.Invalidate([]uint64{1}); s.Close() }, true, false},
 		"silent":               {func(_ *Session, c *clocks) { c.truth += Silence }, false, false},
 		"silent and heard":     {func(s *Session, c *clocks) { c.truth += 3 * Silence; s.Heard(c.server()) }, false, true},
@@ -58,6 +59,9 @@ func TestVoucher(t *testing.T) {
 			tt.end(s, c)
 			if v.Ended() != tt.ended || v.Vouches(c.client()) != tt.vouches {
 				t.Errorf("ended %t, vouches %t", v.Ended(), v.Vouches(c.client()))
+			}
+			if lapsed := name == "retired"; v.Lapsed() != lapsed {
+				t.Errorf("lapsed %t", !lapsed)
 			}
 		})
 	}
