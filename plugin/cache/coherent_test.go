@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -493,11 +494,11 @@ func TestLateReply(t *testing.T) {
 	})
 }
 
-// TestEndedBeforeStored has a popular answer that is invalidated before it is stored: the query for the next one, which fails at
-// once, does not wait for the lock under which the answer is stored.
+// TestEndedBeforeStored has a popular answer that is invalidated before it is stored: the next one, which arrives at once, does
+// not wait for the lock under which the answer is stored.
 func TestEndedBeforeStored(t *testing.T) {
 	b := newCoherentCache(t, "cache")
-	b.SetExchanger(failing{}, nil)
+	b.SetExchanger(immediate{}, nil)
 	b.upstream(func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) { return dns.RcodeServerFailure, nil })
 	b.query("w. A") // the metrics of a server
 	var q answers.Query
@@ -526,14 +527,23 @@ func TestEndedBeforeStored(t *testing.T) {
 	}
 }
 
-// failing is an Exchanger whose upstream fails at once.
-type failing struct{}
+// immediate is an Exchanger that calls the Receiver before Exchange returns.
+type immediate struct{}
 
 // Capacity implements block.Exchanger.
-func (failing) Capacity() int { return 1 }
+func (immediate) Capacity() int { return 1 }
 
 // Exchange implements block.Exchanger.
-func (failing) Exchange(b *batch.Batch, _ *answers.Query, _ []byte, _ bool, r block.Receiver) bool {
-	r.Receive(b, nil, nil, dns.RcodeServerFailure, nil)
+func (immediate) Exchange(b *batch.Batch, _ *answers.Query, packed []byte, _ bool, r block.Receiver) bool {
+	m := new(dns.Msg)
+	if m.Unpack(packed) != nil {
+		return false
+	}
+	m.SetReply(m)
+	m.Answer = []dns.RR{&dns.A{
+		Hdr: dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(192, 0, 2, 2),
+	}}
+	reply, err := m.Pack()
+	r.Receive(b, reply, nil, dns.RcodeSuccess, err)
 	return true
 }
