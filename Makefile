@@ -5,7 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build image run test e2e unit lint fuzz properties history bench clean
+.PHONY: build image run test e2e unit lint fuzz properties history mutations bench clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
@@ -59,6 +59,10 @@ properties: ## the random tests with new seeds, for TIME
 history: ## random changes, queries and faults with new seeds, for TIME: no answer of a node's cache is older than a second
 	test/install.sh etcd kube-apiserver
 	test/properties.sh $(TIME) ./test/coherence
+
+mutations: ## defects of the programs, which the history checker has to detect
+	test/install.sh etcd kube-apiserver
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_MUTATIONS=1 go test -count=1 -timeout 1h -v -run TestMutations ./test/coherence
 
 # The report lists peers that could not be installed; the others are measured.
 bench: ## CPU per query and memory beside other servers, as printed in test/bench/RESULTS.md

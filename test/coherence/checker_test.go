@@ -46,7 +46,9 @@ type checker struct {
 	zero      int64
 	ttl       time.Duration
 	fallbacks []fallback
-	callers   []int // the asker of each cache
+	callers   []int    // the asker of each cache
+	missing   []string // effects of faults that metrics do not show
+	setBack   int      // the number of changes before which the wall clock of clusterdns was set back
 	replies   [][]reply
 
 	checked, failed, old int

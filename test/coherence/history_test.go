@@ -30,6 +30,7 @@ func monotonic() int64 {
 // event is a change of the index of a clusterdns. Between begin and end it was visible to some readers.
 type event struct {
 	Begin, End      int64
+	Wall            int64 // time of the wall clock of clusterdns, in seconds
 	Operation, Kind string
 	Record          record
 }

@@ -18,7 +18,7 @@ const root = "../.."
 
 // edit is a change of a source file for one build of a program; the file itself stays as it is.
 type edit struct {
-	file string // from the root of the module
+	file string // from the root of the module, or absolute
 	// apply returns the changed text, or an error if the text is not the one that the edit was written for.
 	apply func(text string) (string, error)
 }
@@ -92,6 +92,27 @@ func shortWatchdog() []edit {
 	}
 }
 
+// jumpingClock returns the edit with which the wall clock of a program jumps by an hour, forward and back, every 0.7 s.
+// CLOCK_MONOTONIC does not. Linux has no namespace for the wall clock, and that of the machine is not the test's.
+func jumpingClock(t testing.TB) edit {
+	t.Helper()
+	folder, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
+	return replacement(filepath.Join(strings.TrimSpace(string(folder)), "src/time/time.go"), begin,
+		begin+"\tif mono/700_000_000%2 == 1 {\n\t\tsec += 3600\n\t}\n")
+}
+
+// path returns the path of the file.
+func (e *edit) path() string {
+	if filepath.IsAbs(e.file) {
+		return e.file
+	}
+	return filepath.Join(root, e.file)
+}
+
 // compile builds a program of cmd with edits and returns its path.
 func compile(t testing.TB, program string, edits ...edit) string {
 	t.Helper()
@@ -100,7 +121,7 @@ func compile(t testing.TB, program string, edits ...edit) string {
 	for _, e := range edits {
 		text, known := texts[e.file]
 		if !known {
-			original, err := os.ReadFile(filepath.Join(root, e.file))
+			original, err := os.ReadFile(e.path())
 			if err != nil && !os.IsNotExist(err) {
 				t.Fatal(err)
 			}
@@ -114,7 +135,7 @@ func compile(t testing.TB, program string, edits ...edit) string {
 	}
 	replaced := map[string]string{}
 	for file, text := range texts {
-		original, err := filepath.Abs(filepath.Join(root, file))
+		original, err := filepath.Abs((&edit{file: file}).path())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,8 +18,9 @@ var phases = []phase{
 	{name: "connections cut", fault: cut, calm: calm, want: fellBack("closed")},
 	{name: "connections delayed by 0.3 s", fault: delayed(300 * time.Millisecond), delay: 300 * time.Millisecond, calm: calm, want: beyondTTL},
 	{name: "connections delayed by 3 s", fault: delayed(3 * time.Second), delay: 3 * time.Second, calm: calm, want: fellBack("silent", "closed", "clock")},
+	{name: "connections stalled", fault: stalled, strict: true, calm: calm, want: fellBack("silent")},
 	{name: "frozen watches", fault: frozen, calm: calm, want: fellBack("silent")},
-	{name: "clusterdns reloaded", fault: clusterReloaded, calm: calm, want: beyondTTL},
+	{name: "clusterdns reloaded", fault: clusterReloaded, strict: true, calm: calm, want: beyondTTL},
 	{name: "node caches reloaded", fault: cachesReloaded, calm: calm, want: beyondTTL},
 	{name: "switch of replicas", fault: switched, calm: calm, want: fellBack("closed")},
 }
@@ -79,6 +80,29 @@ func (h *history) delay(by time.Duration) {
 	}
 }
 
+// stall is the time for which connections carry nothing, longer than the TTL.
+const stall = 4 * time.Second
+
+// stalled stops what the connections carry, without an end of any. Meanwhile answers are as old as their TTL at most; afterwards
+// those arrive that were on their way.
+func stalled(h *history) {
+	begin := monotonic()
+	h.hold(true)
+	time.Sleep(stall)
+	h.fallbacks = append(h.fallbacks, fallback{begin, monotonic(), ttl})
+	begin = monotonic()
+	h.hold(false)
+	h.awaitSessions()
+	h.fallbacks = append(h.fallbacks, fallback{begin, monotonic() + int64(ttl+stall), ttl + stall})
+	time.Sleep(ttl + stall)
+}
+
+func (h *history) hold(held bool) {
+	for _, p := range h.proxies {
+		p.held.Store(held)
+	}
+}
+
 // frozen stops the events of the API server, until the watchdog of clusterdns has noticed.
 func frozen(h *history) {
 	h.api.Hang("", true)
@@ -86,11 +110,19 @@ func frozen(h *history) {
 	h.api.Hang("", false)
 }
 
-// clusterReloaded has clusterdns answer for fewer namespaces, and after a while for all again.
+// clusterReloaded has clusterdns answer for fewer namespaces, and after a while for all again. The replaced server answers its
+// queries in progress without handles: these answers may be as old as their TTL.
 func clusterReloaded(h *history) {
-	h.reload([]string{"shop", "bank"}, "pods verified", "pods verified\n        namespaces shop bank")
-	time.Sleep(ttl)
-	h.reload(nil)
+	for _, fewer := range []bool{true, false} {
+		begin := monotonic()
+		if fewer {
+			h.reload([]string{"shop", "bank"}, "pods verified", "pods verified\n        namespaces shop bank")
+		} else {
+			h.reload(nil)
+		}
+		h.fallbacks = append(h.fallbacks, fallback{begin, monotonic() + int64(ttl), ttl})
+		time.Sleep(ttl + calm)
+	}
 }
 
 // reload reloads clusterdns with another configuration.

@@ -15,6 +15,7 @@ import (
 type proxy struct {
 	address string
 	delay   atomic.Int64 // of both directions, in nanoseconds
+	held    atomic.Bool  // nothing is written
 
 	mu       sync.Mutex
 	listener net.Listener // nil while connections are refused
@@ -122,7 +123,9 @@ func (p *proxy) forward(from, to net.Conn) {
 		}
 	}()
 	for piece := range pieces {
-		time.Sleep(time.Until(piece.due))
+		for time.Sleep(time.Until(piece.due)); p.held.Load(); {
+			time.Sleep(time.Millisecond)
+		}
 		if _, err := to.Write(piece.bytes); err != nil {
 			break
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,7 +36,7 @@ func record(operation, kind string, changed any) {
 	if err != nil {
 		panic(err)
 	}
-	begun = append(begun, fmt.Sprintf(`"begin":%d,"operation":%q,"kind":%q,"record":%s`, monotonic(), operation, kind, text))
+	begun = append(begun, fmt.Sprintf(`"begin":%d,"wall":%d,"operation":%q,"kind":%q,"record":%s`, monotonic(), time.Now().Unix(), operation, kind, text))
 }
 
 // recordEnd is called at the end of a write, when readers see its changes and all generations have advanced.
