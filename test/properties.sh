@@ -10,7 +10,8 @@ case $limit in
 *) seconds=${limit%s} ;;
 esac
 end=$((SECONDS + seconds))
-ulimit -v $((8 << 20)) # KiB for each test program, so that a seed that is used as a size fails instead of the machine
+# KiB for each program, so that a seed that is used as a size fails instead of the machine. etcd maps 10 GiB.
+ulimit -v $((32 << 20))
 programs=$(mktemp -d)
 trap 'rm -rf "$programs"' EXIT
 
