@@ -3,6 +3,7 @@ module github.com/nearside-dns/nearside
 go 1.26.0
 
 require (
+	github.com/cilium/ebpf v0.22.0
 	github.com/coredns/caddy v1.1.4
 	github.com/coredns/coredns v1.15.0
 	github.com/coreos/go-iptables v0.8.0
