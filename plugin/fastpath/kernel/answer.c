@@ -1,3 +1,5 @@
+//go:build ignore
+
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 //
 // Answers DNS queries at the ingress of an interface from answers that nodecache has stored in the maps below. It creates no
@@ -133,7 +135,6 @@ enum reason {
 	QUERY,   // another form of query
 	LENGTH,  // the answer is too long for the client
 	CASE,
-	CLIENT, // with an unknown search list
 	PACKET, // fragments, IP options, wrong lengths or checksums
 	CHECKSUM,
 	REASONS,
@@ -703,15 +704,14 @@ int nearside_answer(struct __sk_buff *skb) {
 		if (!vouched && s->lapsed)
 			return pass(EXPIRED);
 	}
-	if (vouched) {
-		if (limit > now)
-			max = seconds(limit - now);
-	} else {
-		if (now >= until)
-			return pass(EXPIRED);
-		if (!(r->flags & RECORD_FIXED) && now > stored)
+	if (!vouched && now >= until)
+		return pass(EXPIRED);
+	if (!(r->flags & RECORD_FIXED) && now > stored) {
+		if (!vouched)
 			age = (now - stored) / 1000000000;
-		if (r->session)
+		if (vouched && limit > now)
+			max = seconds(limit - now);
+		else if (!vouched && r->session)
 			max = seconds(expires - now);
 	}
 

@@ -78,10 +78,9 @@ const (
 	answerReasonQUERY       answerReason = 5
 	answerReasonLENGTH      answerReason = 6
 	answerReasonCASE        answerReason = 7
-	answerReasonCLIENT      answerReason = 8
-	answerReasonPACKET      answerReason = 9
-	answerReasonCHECKSUM    answerReason = 10
-	answerReasonREASONS     answerReason = 11
+	answerReasonPACKET      answerReason = 8
+	answerReasonCHECKSUM    answerReason = 9
+	answerReasonREASONS     answerReason = 10
 )
 
 type answerRecord struct {

@@ -117,8 +117,12 @@ type Entry struct {
 	hash     uint64
 	size     int64
 	credit   atomic.Int32
-	link     *link                 // with a Voucher, from Put on
-	next     atomic.Pointer[Entry] // in the bucket
+	link     *link         // with a Voucher, from Put on
+	copies   *[]Copy       // guarded by the store's mutex; nil without any
+	hits     atomic.Uint32 // while copies are made
+	// replacesCopied is set if the entry that this one replaced had a copy, until this one is copied.
+	replacesCopied atomic.Bool
+	next           atomic.Pointer[Entry] // in the bucket
 	// newer and older are the neighbours in the ring that the clock hand walks, guarded by the store's mutex.
 	newer, older *Entry
 }

@@ -59,6 +59,14 @@ func (s *Store) SetBudget(budget int64) {
 	s.shrink(nil)
 }
 
+// Reserve takes bytes of the budget for memory outside of the store, and gives them back if they are negative.
+func (s *Store) Reserve(bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bytes.Add(bytes)
+	s.shrink(nil)
+}
+
 // Budget returns the budget in bytes.
 func (s *Store) Budget() int64 { return s.budget.Load() }
 
@@ -167,6 +175,7 @@ func (s *Store) put(key []byte, e *Entry) {
 		s.link(e) // before the old one is unlinked, so that readers find one of them
 	}
 	if old != nil {
+		e.replacesCopied.Store(old.copies != nil || old.replacesCopied.Load())
 		s.unlink(old)
 	}
 	if !stored {
@@ -227,6 +236,7 @@ func (s *Store) unlink(e *Entry) {
 	if e.link != nil {
 		e.link.entry.Store(nil)
 	}
+	e.removeCopies()
 	s.bytes.Add(-e.size)
 	e.count(-1)
 }

@@ -26,7 +26,8 @@ type Session struct {
 	lapsed  atomic.Bool // see Retire
 
 	mu      sync.Mutex
-	base    time.Duration // the earliest time that the zero of the server's clock may have, on this clock
+	mirror  func(until time.Duration, lapsed bool) // see Mirror; nil without one
+	base    time.Duration                          // the earliest time that the zero of the server's clock may have, on this clock
 	opened  bool
 	closed  bool
 	handles map[uint64]*Handle
@@ -65,7 +66,25 @@ func (s *Session) Heard(clock uint64) bool {
 		return false
 	}
 	s.until.Store(max(s.until.Load(), int64(min(sent, now)+Silence)))
+	s.reflect()
 	return true
+}
+
+// Mirror calls a function at once and after each change of the time until which the session vouches for answers, 0 if it does
+// not, and of whether its answers have lapsed. The function is called with the session locked, and replaces an earlier one; nil
+// ends that.
+func (s *Session) Mirror(mirror func(until time.Duration, lapsed bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mirror = mirror
+	s.reflect()
+}
+
+// reflect calls the mirror. mu is locked.
+func (s *Session) reflect() {
+	if s.mirror != nil {
+		s.mirror(time.Duration(s.until.Load()), s.lapsed.Load())
+	}
 }
 
 // Age returns the time since the last heartbeat was sent, at most, and whether the session vouches by one.
@@ -149,6 +168,7 @@ func (s *Session) silence() {
 		s.vouched.Store(min(until, int64(s.now())))
 	}
 	s.until.Store(0)
+	s.reflect()
 }
 
 // lastVouched returns the time until which the session vouches, or did last.

@@ -88,6 +88,18 @@ func (v *Voucher) LastVouched(now time.Duration) time.Duration {
 	return last
 }
 
+// Session returns the session of all handles and the end of the part of the answer that no session vouches for, 0 without such a
+// part. It returns false if there are several sessions.
+func (v *Voucher) Session() (s *Session, limit time.Duration, ok bool) {
+	for _, h := range v.handles {
+		if s != nil && h.session != s {
+			return nil, 0, false
+		}
+		s = h.session
+	}
+	return s, v.limit, s != nil
+}
+
 // Attach makes an answer a dependent of the handles.
 func (v *Voucher) Attach(d Dependent) {
 	if v == nil {

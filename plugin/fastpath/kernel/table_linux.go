@@ -1,0 +1,544 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+)
+
+// Bytes is the memory of the maps, which is a part of the store's budget.
+const Bytes = int64(arenaLen) + maxEntries*256
+
+const (
+	// tick is the time between two collections of the numbers of answers.
+	tick = 250 * time.Millisecond
+	// idleTicks is the time in ticks without an answer after which an entry makes room for others.
+	idleTicks = 8
+	// graceTicks is the time in ticks from the end of a record until its memory is used again: a program that has read it before
+	// its end has counted its answer by then.
+	graceTicks = 4
+	// maxOffers is the number of entries that wait to be copied; readers drop others.
+	maxOffers = 256
+)
+
+// Counter counts answers of the kernel for the metrics of the entry's plugins.
+type Counter interface{ Count(Answered) }
+
+// Offer is an entry that was served to a client, and may be copied.
+type Offer struct {
+	Entry    *answers.Entry
+	Question Question
+	Listener int
+	Shuffle  bool // addresses are in random order
+	Counter  Counter
+}
+
+// Table has the copies of entries from which the kernel answers. Its goroutine makes and frees them.
+type Table struct {
+	objects answerObjects
+	control *answerControl
+	arena   []byte
+	unmap   []func() error
+	clock   clock
+	store   *answers.Store
+
+	offers chan Offer
+	ended  chan struct{}
+	done   sync.WaitGroup
+
+	// The rest belongs to the goroutine, except that tests and metrics lock mu to read it.
+	mu        sync.Mutex
+	byKey     map[answerKey]*record
+	records   map[*record]struct{}
+	used      [arenaLen / granule]bool
+	next      int // where the search for free granules begins
+	version   uint32
+	sessions  map[*coherence.Session]*sessionCopy
+	freed     []int // numbers of sessions that are free again
+	last      int   // number of a session
+	took      time.Duration
+	answered  uint64 // until the last tick
+	spent     uint64 // nanoseconds for these
+	refused   atomic.Uint64
+	listening [maxListeners]netip.AddrPort
+}
+
+// sessionCopy is the copy of a session's validity.
+type sessionCopy struct{ number, records int }
+
+// record is a copy of an entry.
+type record struct {
+	table   *Table
+	entry   *answers.Entry
+	key     answerKey
+	memory  *answerRecord
+	place   answerPlace
+	len     int // in granules
+	session *coherence.Session
+	counter Counter
+	counted [countKinds]uint64
+	idle    int // ticks without an answer
+	over    atomic.Bool
+	grace   int // ticks since it is over
+}
+
+// NewTable loads the program and its maps. An error names the step, such as a missing capability.
+func NewTable(store *answers.Store) (_ *Table, err error) {
+	t := &Table{
+		store: store, offers: make(chan Offer, maxOffers), ended: make(chan struct{}), byKey: map[answerKey]*record{},
+		records: map[*record]struct{}{}, sessions: map[*coherence.Session]*sessionCopy{},
+	}
+	if t.clock, err = newClock(); err != nil {
+		return nil, fmt.Errorf("read the kernel's clock: %w", err)
+	}
+	if err := loadAnswerObjects(&t.objects, nil); err != nil {
+		return nil, fmt.Errorf("load the program: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.closeMaps())
+		}
+	}()
+	if err := t.objects.Program.Put(uint32(0), t.objects.NearsideAnswer); err != nil {
+		return nil, fmt.Errorf("set the program of filters: %w", err)
+	}
+	memory, err := t.mmap(t.objects.Control, int(unsafe.Sizeof(answerControl{})))
+	if err != nil {
+		return nil, err
+	}
+	t.control = (*answerControl)(unsafe.Pointer(&memory[0]))
+	if t.arena, err = t.mmap(t.objects.Arena, arenaLen); err != nil {
+		return nil, err
+	}
+	t.store.Reserve(Bytes)
+	t.done.Go(t.run)
+	return t, nil
+}
+
+func (t *Table) mmap(m *ebpf.Map, size int) ([]byte, error) {
+	page := os.Getpagesize()
+	b, err := unix.Mmap(m.FD(), 0, (size+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map the memory of %s: %w", m, err)
+	}
+	t.unmap = append(t.unmap, func() error { return unix.Munmap(b) })
+	return b, nil
+}
+
+// Programs returns what is attached to interfaces: the program, and the filter for kernels without links for tc.
+func (t *Table) Programs() (answer, filter *ebpf.Program) {
+	return t.objects.NearsideAnswer, t.objects.NearsideFilter
+}
+
+// Close ends all answers. The programs must be detached.
+func (t *Table) Close() error {
+	for i := range maxListeners {
+		atomic.StoreUint64(&t.control.Until[i], 0)
+	}
+	close(t.ended)
+	t.done.Wait()
+	t.store.Reserve(-Bytes)
+	return t.closeMaps()
+}
+
+func (t *Table) closeMaps() (err error) {
+	for _, unmap := range t.unmap {
+		err = errors.Join(err, unmap())
+	}
+	return errors.Join(err, t.objects.Close())
+}
+
+// errListeners is the error of a listener, or of a port, above the limit.
+var errListeners = errors.New("too many addresses or ports")
+
+// Listen makes the program answer queries to an address, while SetLease permits it, and returns its number.
+func (t *Table) Listen(address netip.AddrPort) (number int, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	free := -1
+	for i, a := range t.listening {
+		if a == address {
+			return i, nil
+		}
+		if free < 0 && !a.IsValid() {
+			free = i
+		}
+	}
+	if free < 0 || !t.addPort(address.Port()) {
+		return 0, fmt.Errorf("answer in the kernel at %s: %w: at most %d and %d", address, errListeners, maxListeners, maxPorts)
+	}
+	atomic.StoreUint64(&t.control.Until[free], 0)
+	key := answerListenerKey{Address: addressKey(address.Addr()), Port: bigEndian(address.Port())}
+	if err := t.objects.Listeners.Put(key, uint32(free)); err != nil { // #nosec G115 -- below maxListeners
+		return 0, fmt.Errorf("answer in the kernel at %s: %w", address, err)
+	}
+	t.listening[free] = address
+	return free, nil
+}
+
+func (t *Table) addPort(port uint16) bool {
+	for i := range t.control.Ports {
+		if p := &t.control.Ports[i]; *p == bigEndian(port) || *p == 0 {
+			*p = bigEndian(port)
+			return true
+		}
+	}
+	return false
+}
+
+// SetLease sets until when the program may answer queries to a listener; the zero time ends its answers. It may be called
+// from any goroutine.
+func (t *Table) SetLease(listener int, until time.Time) {
+	var end uint64
+	if !until.IsZero() {
+		end = t.clock.kernel(answers.Now() + time.Until(until))
+	}
+	atomic.StoreUint64(&t.control.Until[listener], end)
+}
+
+// Offer offers an entry that was served. It does not block.
+func (t *Table) Offer(o Offer) {
+	select {
+	case t.offers <- o:
+	default:
+		t.refused.Add(1)
+	}
+}
+
+// Clear ends all copies of entries for a listener.
+func (t *Table) Clear(listener int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for r := range t.records {
+		if int(r.key.Listener) == listener {
+			r.Remove()
+		}
+	}
+}
+
+// Serve implements answers.Copy.
+func (r *record) Serve() { atomic.StoreUint32(&r.memory.Version, r.place.Version) }
+
+// Remove implements answers.Copy: when it returns, no packet that arrives is answered from the record.
+func (r *record) Remove() {
+	r.over.Store(true)
+	atomic.SwapUint32(&r.memory.Version, 0)
+}
+
+// run makes and frees copies until Close.
+func (t *Table) run() {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-t.ended:
+			t.endAll()
+			return
+		case o := <-t.offers:
+			t.mu.Lock()
+			if err := t.copy(&o, answers.Now()); err != nil {
+				t.refused.Add(1)
+			}
+			t.mu.Unlock()
+		case <-ticker.C:
+			t.mu.Lock()
+			t.collect(answers.Now())
+			t.mu.Unlock()
+		}
+	}
+}
+
+// endAll ends all records and counts their last answers.
+func (t *Table) endAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for r := range t.records {
+		r.Remove()
+	}
+	time.Sleep(time.Millisecond) // of the programs that run, which are detached
+	t.measure()
+	for r := range t.records {
+		t.count(r)
+		t.forget(r)
+	}
+}
+
+// errFull is the reason why an entry is not copied while all others are in use.
+var errFull = errors.New("no room for the entry")
+
+// copy makes a copy of an entry, unless there is one.
+func (t *Table) copy(o *Offer, now time.Duration) error {
+	key, ok := keyOf(&o.Question, o.Listener)
+	if !ok {
+		return errUnfit
+	}
+	old := t.byKey[key]
+	if old != nil && old.entry == o.Entry && !old.over.Load() || !o.Entry.Fresh(now) {
+		return nil
+	}
+	var session *coherence.Session
+	s := source{entry: o.Entry, name: len(o.Question.Name), shuffle: o.Shuffle, clock: t.clock, session: func(one *coherence.Session) (int, bool) {
+		session = one
+		return t.numberOf(one)
+	}}
+	var buf [maxRecord]byte
+	encoded, err := s.encode(buf[:0])
+	if err != nil {
+		return err
+	}
+	if len(t.records) >= maxEntries && !t.makeRoom(1) {
+		return errFull
+	}
+	n := (len(encoded) + granule - 1) / granule
+	at, ok := t.allocate(n)
+	if !ok {
+		return errFull
+	}
+	t.version++
+	if t.version == 0 {
+		t.version = 1
+	}
+	r := &record{
+		table: t, entry: o.Entry, key: key, len: n, session: session, counter: o.Counter,
+		place:  answerPlace{Granule: uint32(at), Version: t.version}, // #nosec G115 -- within the arena
+		memory: (*answerRecord)(unsafe.Pointer(&t.arena[at*granule])),
+	}
+	copy(t.arena[at*granule:], encoded)
+	if err := t.objects.Places.Put(&key, &r.place); err != nil {
+		t.free(r)
+		return fmt.Errorf("add an entry: %w", err)
+	}
+	if old != nil {
+		t.end(old)
+	}
+	t.byKey[key], t.records[r] = r, struct{}{}
+	if session != nil {
+		t.sessions[session].records++
+	}
+	if !t.store.AddCopy(o.Entry, r) {
+		r.over.Store(true)
+	}
+	return nil
+}
+
+// allocate returns the first of n free granules in a row. It ends the copies that were not used lately if there are none.
+func (t *Table) allocate(n int) (at int, ok bool) {
+	for range 2 {
+		if at, ok := t.search(n); ok {
+			return at, true
+		}
+		if !t.makeRoom(n) {
+			return 0, false
+		}
+	}
+	return 0, false
+}
+
+// lastGranule is the last one at which a record may begin: the program reads maxRecord bytes.
+const lastGranule = (arenaLen - maxRecord) / granule
+
+func (t *Table) search(n int) (at int, ok bool) {
+	for i, run := 0, 0; i < 2*lastGranule; i++ {
+		at := (t.next + i) % (lastGranule + 1)
+		if at == 0 {
+			run = 0
+		}
+		if t.used[at] {
+			run = 0
+			continue
+		}
+		if run++; run == n {
+			first := at - n + 1
+			for j := range n {
+				t.used[first+j] = true
+			}
+			t.next = (at + 1) % (lastGranule + 1)
+			return first, true
+		}
+	}
+	return 0, false
+}
+
+// makeRoom ends copies that were not used lately, whose memory is free after graceTicks, and reports whether memory is free at
+// once: that of copies that ended earlier.
+func (t *Table) makeRoom(n int) bool {
+	freed := false
+	for r := range t.records {
+		switch {
+		case r.over.Load() && r.grace >= graceTicks:
+			t.count(r)
+			t.forget(r)
+			freed = true
+		case !r.over.Load() && r.idle >= idleTicks && n > 0:
+			t.end(r)
+			n -= r.len
+		}
+	}
+	return freed
+}
+
+// end ends a copy of an entry that may remain in the store.
+func (t *Table) end(r *record) {
+	r.Remove()
+	t.store.DropCopies(r.entry, func(c answers.Copy) bool { return c == r })
+}
+
+// forget frees a record.
+func (t *Table) forget(r *record) {
+	if t.byKey[r.key] == r {
+		delete(t.byKey, r.key)
+		_ = t.objects.Places.Delete(&r.key) // a failure leaves the place of a version that is over
+	}
+	delete(t.records, r)
+	if s := t.sessions[r.session]; s != nil {
+		s.records--
+	}
+	t.free(r)
+}
+
+func (t *Table) free(r *record) {
+	for i := range r.len {
+		t.used[int(r.place.Granule)+i] = false
+	}
+}
+
+// numberOf returns the number of a session, whose validity is copied from then on.
+func (t *Table) numberOf(s *coherence.Session) (number int, ok bool) {
+	if known := t.sessions[s]; known != nil {
+		return known.number, true
+	}
+	switch n := len(t.freed); {
+	case n > 0:
+		number, t.freed = t.freed[n-1], t.freed[:n-1]
+	case t.last < maxSessions-1:
+		t.last++
+		number = t.last
+	default:
+		return 0, false
+	}
+	t.sessions[s] = &sessionCopy{number: number}
+	copied := &t.control.Sessions[number]
+	s.Mirror(func(until time.Duration, lapsed bool) {
+		var end uint64
+		if until != 0 {
+			end = t.clock.kernel(until)
+		}
+		if lapsed {
+			atomic.StoreUint64(&copied.Lapsed, 1)
+		} else {
+			atomic.StoreUint64(&copied.Lapsed, 0)
+		}
+		atomic.StoreUint64(&copied.Until, end)
+	})
+	return number, true
+}
+
+// collect counts the answers since the last tick, ends the copies that are not fresh or not used any more, and frees those that
+// ended.
+func (t *Table) collect(now time.Duration) {
+	t.measure()
+	for r := range t.records {
+		n := t.count(r)
+		if r.over.Load() {
+			if r.grace++; r.grace > graceTicks {
+				t.forget(r)
+			}
+			continue
+		}
+		if n > 0 {
+			r.idle = 0
+			r.entry.CountCopied(int64(min(n, 1<<32)), now) // #nosec G115 -- bounded
+		} else {
+			r.idle++
+		}
+		if !r.entry.Fresh(now) && r.idle >= idleTicks {
+			t.end(r)
+		}
+	}
+	for s, c := range t.sessions {
+		if c.records == 0 {
+			s.Mirror(nil)
+			delete(t.sessions, s)
+			t.freed = append(t.freed, c.number)
+		}
+	}
+}
+
+// measure reads the time that the answers since the last call have taken.
+func (t *Table) measure() {
+	answered, spent := t.counter(answerReasonANSWERED), t.counter(answerReasonNANOSECONDS)
+	if n := answered - t.answered; n > 0 {
+		t.took = time.Duration((spent - t.spent) / n) // #nosec G115 -- nanoseconds
+	}
+	t.answered, t.spent = answered, spent
+}
+
+// count counts the answers of a record since the last call, and returns their number.
+func (t *Table) count(r *record) (all uint64) {
+	for kind := range countKinds {
+		total := atomic.LoadUint64(&r.memory.Counts[kind])
+		n := total - r.counted[kind]
+		if n == 0 {
+			continue
+		}
+		r.counted[kind] = total
+		all += n
+		r.counter.Count(Answered{
+			Number: n, EDNS: kind&countEDNS != 0, IPv6: kind&countIPv6 != 0, Beyond: kind&countBeyond != 0, Took: t.took,
+		})
+	}
+	return all
+}
+
+// counter returns a counter of all processors.
+func (t *Table) counter(reason answerReason) (total uint64) {
+	var each []uint64
+	if err := t.objects.Counters.Lookup(reason, &each); err != nil {
+		return 0 // not after a successful load
+	}
+	for _, n := range each {
+		total += n
+	}
+	return total
+}
+
+// Statistics are numbers for metrics.
+type Statistics struct {
+	Entries  int
+	Answered uint64
+	Refused  uint64            // offers without room, or of entries without a form for the kernel
+	Passed   map[string]uint64 // queries to the listeners that went on to their sockets, by reason
+}
+
+// passed are the labels of reasons.
+var passed = map[answerReason]string{
+	answerReasonNO_ENTRY: "no_entry", answerReasonNO_LEASE: "no_lease", answerReasonEXPIRED: "expired", answerReasonQUERY: "query",
+	answerReasonLENGTH: "length", answerReasonCASE: "case", answerReasonPACKET: "packet", answerReasonCHECKSUM: "checksum",
+}
+
+// Statistics returns the numbers.
+func (t *Table) Statistics() Statistics {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := Statistics{Answered: t.counter(answerReasonANSWERED), Refused: t.refused.Load(), Passed: map[string]uint64{}}
+	for r := range t.records {
+		if !r.over.Load() {
+			s.Entries++
+		}
+	}
+	for reason, label := range passed {
+		s.Passed[label] = t.counter(reason)
+	}
+	return s
+}

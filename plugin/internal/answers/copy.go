@@ -1,0 +1,106 @@
+package answers
+
+import "time"
+
+// Copy is a copy of an entry from which another reader than those of the store answers, such as the kernel.
+type Copy interface {
+	// Serve begins to answer. It is called with the store locked, while the entry is stored, and does not block.
+	Serve()
+	// Remove ends the copy. It is called with the store locked when the entry leaves the store, and does not block.
+	Remove()
+}
+
+// AddCopy adds a copy of an entry, which is removed together with the entry. It returns false if the entry is not stored any
+// more.
+func (s *Store) AddCopy(e *Entry, c Copy) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.newer == nil {
+		return false
+	}
+	if e.copies == nil {
+		e.copies = new([]Copy)
+	}
+	*e.copies = append(*e.copies, c)
+	c.Serve()
+	return true
+}
+
+// DropCopies forgets those copies of an entry for which ended returns true.
+func (s *Store) DropCopies(e *Entry, ended func(Copy) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.copies == nil {
+		return
+	}
+	left := (*e.copies)[:0]
+	for _, c := range *e.copies {
+		if !ended(c) {
+			left = append(left, c)
+		}
+	}
+	clear((*e.copies)[len(left):])
+	if *e.copies = left; len(left) == 0 {
+		e.copies = nil
+	}
+}
+
+// removeCopies removes the copies of an entry that leaves the store. mu is locked.
+func (e *Entry) removeCopies() {
+	if e.copies == nil {
+		return
+	}
+	for _, c := range *e.copies {
+		c.Remove()
+	}
+	e.copies = nil
+}
+
+// copyEvery is the number of hits after which a copy of an entry may be made: a name that is queried once costs nothing more.
+const copyEvery = 4
+
+// ToCopy counts a hit, and reports whether a copy of the entry may be made now: at every copyEvery-th hit, and at once if the
+// entry has replaced one with a copy.
+func (e *Entry) ToCopy() bool {
+	return e.hits.Add(1)%copyEvery == 0 || e.replacesCopied.Load() && e.replacesCopied.CompareAndSwap(true, false)
+}
+
+// CountCopied counts hits of copies as those of the store, for eviction and for prefetch.
+func (e *Entry) CountCopied(hits int64, now time.Duration) {
+	e.use()
+	if e.Popularity != nil && hits > 0 {
+		e.Popularity.Count(now)
+		e.Popularity.hits.Add(hits - 1)
+	}
+}
+
+// Parts are an answer in wire form with the offsets of the fields that a reply changes.
+type Parts struct {
+	Packed []byte
+	// Excess is the number of bytes by which CoreDNS overestimates the length: it truncates by that length.
+	Excess int
+	// TTLs and Owners are the offsets of the TTLs and of the owner names that are copies of the question's name: two bytes
+	// each, big endian.
+	TTLs, Owners []byte
+	// Count addresses of Size bytes are in random order, Stride bytes apart, the first at First. Glue is set if other records
+	// are in random order, too, and Ordered if Answer.Ordered.
+	First, Stride, Size, Count int
+	Glue, Ordered              bool
+}
+
+// Parts returns the parts of the answer without and with compression of names. The latter has no Packed if there is none.
+func (e *Entry) Parts() (plain, compressed Parts) {
+	plain = e.Plain.parts(e.plainExcess)
+	if e.compressed != nil {
+		compressed = e.compressed.parts(e.compressedExcess)
+	}
+	return plain, compressed
+}
+
+func (a *Answer) parts(excess int) Parts {
+	return Parts{
+		Packed: a.packed, Excess: excess, TTLs: a.ttls, Owners: a.owners,
+		First: int(a.shuffled.first), Stride: int(a.shuffled.stride), Size: int(a.shuffled.size), Count: int(a.shuffled.count),
+		Glue: a.glueCount > 0, Ordered: a.ordered,
+	}
+}
