@@ -103,3 +103,11 @@ func (s *searches) Search(from netip.Addr, name []byte) block.Search {
 	}
 	return block.Search{List: list.ID, Count: s.first, Client: list.Namespace}
 }
+
+// ListOf implements block.Searches.
+func (s *searches) ListOf(client netip.Addr) uint32 {
+	if list, _ := s.lists.Find(client); list != nil {
+		return list.ID
+	}
+	return 0
+}

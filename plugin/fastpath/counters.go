@@ -107,31 +107,34 @@ func (c *counters) lookup() block.CacheCounters {
 }
 
 // count counts an answer, given the time since the query was received.
-func (h *hit) count(took time.Duration) {
-	c := h.counters
+func (h *hit) count(took time.Duration) { h.countMany(1, took) }
+
+// countMany counts equal answers, given the time that each of them took.
+func (h *hit) countMany(n uint64, took time.Duration) {
+	c, number := h.counters, float64(n)
 	if c.cache != nil && !h.beforeCache && !h.counted {
 		l := c.lookup()
-		l.Requests.Inc()
+		l.Requests.Add(number)
 		if h.cached {
-			l.Hits[h.kind].Inc()
+			l.Hits[h.kind].Add(number)
 		} else {
-			l.Misses.Inc() // a plugin after cache has answered
+			l.Misses.Add(number) // a plugin after cache has answered
 		}
 	}
 	if !c.dns {
 		return
 	}
 	if h.do {
-		c.do.get(func() prometheus.Counter { return vars.RequestDo.WithLabelValues(c.server, c.zone, "") }).Inc()
+		c.do.get(func() prometheus.Counter { return vars.RequestDo.WithLabelValues(c.server, c.zone, "") }).Add(number)
 	}
 	qtype := min(h.qtype, otherType)
 	c.requests[h.protocol][h.family][qtype].get(func() prometheus.Counter {
 		family := strconv.Itoa(int(h.family) + 1)
 		return vars.RequestCount.WithLabelValues(c.server, c.zone, "", protocolLabels[h.protocol], family, typeLabels[qtype])
-	}).Inc()
+	}).Add(number)
 	c.responses[h.rcode].get(func() prometheus.Counter {
 		return vars.ResponseRcode.WithLabelValues(c.server, c.zone, "", rcode.ToString(int(h.rcode)), c.plugin)
-	}).Inc()
+	}).Add(number)
 	o := c.observers[h.protocol].get(func() observers {
 		return observers{
 			duration:     vars.RequestDuration.WithLabelValues(c.server, c.zone, ""),
@@ -139,7 +142,9 @@ func (h *hit) count(took time.Duration) {
 			responseSize: vars.ResponseSize.WithLabelValues(c.server, c.zone, "", protocolLabels[h.protocol]),
 		}
 	})
-	o.duration.Observe(took.Seconds())
-	o.responseSize.Observe(float64(h.responseSize))
-	o.requestSize.Observe(float64(h.requestSize))
+	for range n { // a histogram of the Prometheus client has no other way to count several values
+		o.duration.Observe(took.Seconds())
+		o.responseSize.Observe(float64(h.responseSize))
+		o.requestSize.Observe(float64(h.requestSize))
+	}
 }

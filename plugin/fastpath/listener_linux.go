@@ -28,8 +28,9 @@ type server struct {
 	routes    routes
 	chain     *chain // for queries that match no server block
 	metrics   *listenerMetrics
-	opcodes   map[int]bool        // accepted besides QUERY and NOTIFY
-	generated []*answers.Keyspace // whose answers are valid by Generations
+	blocks    map[string]*servedBlock // by zone
+	opcodes   map[int]bool            // accepted besides QUERY and NOTIFY
+	generated []*answers.Keyspace     // whose answers are valid by Generations
 	// answersAtOnce is set when the server is not used any more: no query waits for a name. Guarded by the mutex of heldTable.
 	answersAtOnce bool
 	references    atomic.Int64 // of readers and of queries in progress
@@ -44,6 +45,8 @@ type listener struct {
 	server   atomic.Pointer[server]
 	readers  []*reader
 	replaced []*server // servers of earlier configurations, guarded by the registry's mutex
+
+	kernel atomic.Pointer[kernelListener] // nil while the kernel answers no queries of the listener
 
 	acceptors   []*acceptor  // of TCP, guarded by the registry's mutex
 	connections atomic.Int64 // over TCP
@@ -76,7 +79,7 @@ func (fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {
 	address := coreDNS.Addr
 	s := &server{
 		Server: coreDNS, conf: conf, routes: newRoutes(address, blocks),
-		chain: newChain(0), metrics: newListenerMetrics(address), opcodes: block.Opcodes(coreDNS),
+		chain: newChain(0), metrics: newListenerMetrics(address), blocks: blocks, opcodes: block.Opcodes(coreDNS),
 	}
 	queries.resize(conf.MaxConcurrent())
 	streams.resize(conf.MaxConnections())
@@ -122,6 +125,7 @@ func (r *registry) serve(address string, s *server, own *net.UDPConn, tcp syscal
 	undo := s.storeByGeneration()
 	if l := r.all[address]; l != nil {
 		l.replaced = append(l.replaced, l.server.Swap(s))
+		inKernel.serve(l)
 		l.detach(own)
 		l.serveTCP(tcp)
 		return nil
@@ -137,6 +141,7 @@ func (r *registry) serve(address string, s *server, own *net.UDPConn, tcp syscal
 		return err
 	}
 	r.all[address] = l
+	inKernel.serve(l)
 	for _, r := range l.readers {
 		go r.run()
 	}
@@ -226,7 +231,9 @@ func (fastPath) Stop(next *block.Configuration) { listeners.stop(next) }
 // are not the next configuration's. CoreDNS starts to serve asynchronously, so the next configuration may take over
 // listeners after the callbacks that end the present one.
 func (r *registry) stop(next *block.Configuration) {
-	if next != nil {
+	if next == nil {
+		inKernel.close()
+	} else {
 		addresses := next.UDPAddresses()
 		awaitUntilTimeout(func() bool { return r.hasTakenOver(next, addresses) })
 	}

@@ -51,6 +51,7 @@ type reader struct {
 	arena         []byte
 
 	lookup
+	kernel *kernelListener // of the batch
 	patch  answers.Patch
 	random random
 	output batch.Batch
@@ -170,6 +171,7 @@ func (r *reader) try() error {
 
 // serve answers the first n datagrams of a batch from the store, or hands them over.
 func (r *reader) serve(fd uintptr, n int) {
+	r.kernel = r.listener.kernel.Load() // before the server: a reload replaces the server first
 	s := r.listener.acquire()
 	now := answers.Now()
 	for i := range n {
@@ -203,6 +205,9 @@ func (r *reader) answer(fd uintptr, s *server, i int, now time.Duration) bool {
 	start := len(r.arena)
 	r.arena = form.AppendReply(r.arena, in, q, &r.patch)
 	r.hits[r.pending].set(r.route.counters, r.entry, q, form.Rcode(), client, len(in))
+	if r.kernel != nil {
+		r.offer(r.kernel, client)
+	}
 	r.enqueue(i, r.arena[start:])
 	return true
 }

@@ -19,6 +19,7 @@ type route struct {
 	// byGeneration is false if another plugin of the block may answer before kubernetes: no generation ends its answers.
 	byGeneration bool
 	shuffle      bool
+	kernel       bool // the kernel may answer
 	counters     *counters
 	chain        *chain
 	search       block.Searches    // nil if names are not expanded
@@ -128,7 +129,7 @@ func newServedBlock(b *block.Block) *servedBlock {
 
 // route returns the route of a zone whose names belong to the block.
 func (b *servedBlock) route(server, zone string) *route {
-	rt := &route{shuffle: b.Shuffle, byGeneration: b.ByGeneration, chain: b.chain, counters: &counters{server: server, plugin: b.next}}
+	rt := &route{shuffle: b.Shuffle, kernel: b.Kernel && b.Prevented == "" && b.Keyspace != nil, byGeneration: b.ByGeneration, chain: b.chain, counters: &counters{server: server, plugin: b.next}}
 	if own := b.ownChains[plugin.Zones(slices.Collect(maps.Keys(b.ownChains))).Matches(zone)]; own != nil {
 		rt.chain = own
 	}

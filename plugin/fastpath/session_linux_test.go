@@ -268,6 +268,8 @@ func (views) View(_ netip.Addr, option []byte) answers.View {
 // listed has a search list for each client, which is for names that begin with l.
 type listed struct{}
 
+func (listed) ListOf(netip.Addr) uint32 { return 0 }
+
 func (listed) Search(_ netip.Addr, name []byte) (s block.Search) {
 	if name[1] == 'l' {
 		s.List = 7

@@ -47,9 +47,10 @@ func setup(c *caddy.Controller) error {
 var options = corefile.Options[*block.Block]{
 	"max_concurrent":  {Min: 1, Max: 1, Form: fmt.Sprintf("a number from 1 to %d", maxMaxConcurrent), Parse: parseMaxConcurrent},
 	"max_connections": {Min: 1, Max: 2, Form: fmt.Sprintf("one or two numbers from 1 to %d", maxMaxConcurrent), Parse: parseMaxConnections},
+	"kernel":          {Min: 1, Max: 1, Once: true, Form: "on, off or force", Parse: parseKernel},
 }
 
-// parse parses fastpath [on|off] { max_concurrent NUMBER; max_connections PROCESS [CLIENT] }.
+// parse parses fastpath [on|off] { max_concurrent NUMBER; max_connections PROCESS [CLIENT]; kernel on|off|force }.
 func parse(c *caddy.Controller) (*block.Block, error) {
 	b := block.Of(c)
 	switch args := c.RemainingArgs(); {
@@ -82,6 +83,18 @@ func parseMaxConnections(b *block.Block, args []string) error {
 			return fmt.Errorf("%q", args[i])
 		}
 		*limit = n
+	}
+	return nil
+}
+
+func parseKernel(b *block.Block, args []string) error {
+	switch args[0] {
+	case "on", "force":
+		b.Kernel, b.KernelForced = true, args[0] == "force"
+	case "off":
+		b.Kernel, b.KernelForced = false, false
+	default:
+		return fmt.Errorf("%q", args[0])
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/nearside-dns/nearside/plugin/internal/leases"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
@@ -14,6 +15,7 @@ func (n *node) holdLease(ctx context.Context, addr netip.Addr, q *selfQuerier) {
 	var l lease
 	silent := silence{since: time.Now()}
 	arrived, answered, label := false, false, addr.String()
+	shared := netip.AddrPortFrom(addr, n.config.Port)
 	for ctx.Err() == nil {
 		sent := time.Now()
 		err := q.query(ctx, n.hasLease())
@@ -36,8 +38,12 @@ func (n *node) holdLease(ctx context.Context, addr netip.Addr, q *selfQuerier) {
 			renewed := l.renewed
 			e := l.update(err, time.Now, q.send)
 			n.leases[addr].Store(l.held)
-			if e == eventExpired {
+			switch {
+			case e == eventExpired:
+				leases.Process.Release(shared)
 				err = l.cause(err)
+			case l.held:
+				leases.Process.Renew(shared, l.renewed.Add(rules.Lease-expiryTolerance))
 			}
 			if overLo {
 				err = n.rejected(addr, err)
@@ -46,6 +52,9 @@ func (n *node) holdLease(ctx context.Context, addr netip.Addr, q *selfQuerier) {
 			if e == eventIgnored {
 				err = errIgnored
 			}
+		}
+		if !n.hasLease() && answered {
+			leases.Process.Renew(shared, sent.Add(rules.Lease)) // nothing in the kernel ends the traffic, but its own answers end
 		}
 		if silent.update(err, l.held, time.Now()) {
 			log.Warningf("Address %s not in service for %s: %v", label, silenceWait, err)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nearside-dns/nearside/plugin/internal/leases"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 )
 
@@ -26,6 +27,9 @@ func (n *node) leave() {
 	n.endLoops()
 	if n.instance == nil {
 		return
+	}
+	for _, a := range n.config.Addresses {
+		leases.Process.Release(netip.AddrPortFrom(a, n.config.Port))
 	}
 	n.instance.leave()
 	others, _, err := n.instance.others()

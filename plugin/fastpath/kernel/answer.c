@@ -57,8 +57,7 @@ struct session {
 struct control {
 	__u64 until[MAX_LISTENERS];  // lease of each listener
 	__u8 searches[MAX_LISTENERS]; // names are expanded by the search list of the client
-	__u64 clients;               // generation of the clients' search lists
-	__u64 clients_until;
+	__u64 clients_until;         // end of the search lists of clients, which nodecache verifies again and again
 	struct session sessions[MAX_SESSIONS];
 	__be16 ports[MAX_PORTS];
 };
@@ -68,9 +67,7 @@ struct client_key {
 };
 
 struct client {
-	__u64 generation;
 	__u32 list;
-	__u32 zero;
 };
 
 struct key {
@@ -682,7 +679,7 @@ int nearside_answer(struct __sk_buff *skb) {
 		struct client_key key;
 		__builtin_memcpy(key.address, p.source, 16);
 		struct client *client = bpf_map_lookup_elem(&clients, &key);
-		if (client && client->generation == c->clients && now < c->clients_until) {
+		if (client && now < c->clients_until) {
 			w->key.list = client->list;
 			r = find(w, a, &at);
 			w->key.list = 0;

@@ -20,10 +20,8 @@ type answerArena struct {
 }
 
 type answerClient struct {
-	_          structs.HostLayout
-	Generation uint64
-	List       uint32
-	Zero       uint32
+	_    structs.HostLayout
+	List uint32
 }
 
 type answerClientKey struct {
@@ -35,7 +33,6 @@ type answerControl struct {
 	_            structs.HostLayout
 	Until        [32]uint64
 	Searches     [32]uint8
-	Clients      uint64
 	ClientsUntil uint64
 	Sessions     [64]struct {
 		_      structs.HostLayout

@@ -281,6 +281,8 @@ func (p *parity) want(d *datagram, now time.Duration) (reply []byte, why string)
 		return nil, "not fresh"
 	case q.Upper && !e.AnyCase:
 		return nil, "letter case"
+	case d.ambiguous():
+		return nil, "checksum"
 	}
 	patch := e.Patch(now)
 	form := e.Form(&q, &patch, q.Limit(), fragments)

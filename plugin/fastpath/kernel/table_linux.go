@@ -40,8 +40,18 @@ type Offer struct {
 	Entry    *answers.Entry
 	Question Question
 	Listener int
-	Shuffle  bool // addresses are in random order
+	Epoch    uint32 // of the listener, see Clear
+	Shuffle  bool   // addresses are in random order
 	Counter  Counter
+	// Client has the search list of the question, if that has one, and Lists returns it.
+	Client netip.Addr
+	Lists  Lists
+}
+
+// Lists has the search lists of clients.
+type Lists interface {
+	// ListOf returns the ID of a client's search list, 0 if it is unknown. It does not block.
+	ListOf(client netip.Addr) uint32
 }
 
 // Table has the copies of entries from which the kernel answers. Its goroutine makes and frees them.
@@ -67,11 +77,20 @@ type Table struct {
 	sessions  map[*coherence.Session]*sessionCopy
 	freed     []int // numbers of sessions that are free again
 	last      int   // number of a session
+	full      bool  // until the next tick: nothing more makes room
 	took      time.Duration
 	answered  uint64 // until the last tick
 	spent     uint64 // nanoseconds for these
 	refused   atomic.Uint64
 	listening [maxListeners]netip.AddrPort
+	epochs    [maxListeners]uint32
+	clients   map[netip.Addr]clientList
+}
+
+// clientList is the search list of a client.
+type clientList struct {
+	lists Lists
+	list  uint32
 }
 
 // sessionCopy is the copy of a session's validity.
@@ -97,7 +116,7 @@ type record struct {
 func NewTable(store *answers.Store) (_ *Table, err error) {
 	t := &Table{
 		store: store, offers: make(chan Offer, maxOffers), ended: make(chan struct{}), byKey: map[answerKey]*record{},
-		records: map[*record]struct{}{}, sessions: map[*coherence.Session]*sessionCopy{},
+		records: map[*record]struct{}{}, sessions: map[*coherence.Session]*sessionCopy{}, clients: map[netip.Addr]clientList{},
 	}
 	if t.clock, err = newClock(); err != nil {
 		return nil, fmt.Errorf("read the kernel's clock: %w", err)
@@ -216,15 +235,17 @@ func (t *Table) Offer(o Offer) {
 	}
 }
 
-// Clear ends all copies of entries for a listener.
-func (t *Table) Clear(listener int) {
+// Clear ends all copies of entries for a listener, and returns its next epoch: offers of earlier ones are refused.
+func (t *Table) Clear(listener int) (epoch uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for r := range t.records {
 		if int(r.key.Listener) == listener {
-			r.Remove()
+			t.end(r)
 		}
 	}
+	t.epochs[listener]++
+	return t.epochs[listener]
 }
 
 // Serve implements answers.Copy.
@@ -283,6 +304,14 @@ func (t *Table) copy(o *Offer, now time.Duration) error {
 	if !ok {
 		return errUnfit
 	}
+	if o.Epoch != t.epochs[o.Listener] {
+		return nil
+	}
+	if o.Question.List != 0 {
+		if err := t.setClient(o); err != nil {
+			return err
+		}
+	}
 	old := t.byKey[key]
 	if old != nil && old.entry == o.Entry && !old.over.Load() || !o.Entry.Fresh(now) {
 		return nil
@@ -332,6 +361,44 @@ func (t *Table) copy(o *Offer, now time.Duration) error {
 	return nil
 }
 
+// maxClients is the limit of answer.c.
+const maxClients = 1024
+
+// setClient copies the search list of a client.
+func (t *Table) setClient(o *Offer) error {
+	c := clientList{o.Lists, o.Question.List}
+	known, ok := t.clients[o.Client]
+	if ok && known == c {
+		return nil
+	}
+	if !ok && len(t.clients) >= maxClients {
+		return errFull
+	}
+	if err := t.objects.Clients.Put(answerClientKey{Address: addressKey(o.Client)}, answerClient{List: c.list}); err != nil {
+		return fmt.Errorf("add a client: %w", err)
+	}
+	t.clients[o.Client] = c
+	t.control.Searches[o.Listener] = 1
+	t.verifyClients(answers.Now())
+	return nil
+}
+
+// clientsFor is the time for which the search lists of clients are valid after they were verified, at each tick.
+const clientsFor = 2 * tick
+
+// verifyClients removes the clients whose search list has changed or is not known any more.
+func (t *Table) verifyClients(now time.Duration) {
+	for a, c := range t.clients {
+		if c.lists.ListOf(a) != c.list {
+			delete(t.clients, a)
+			if err := t.objects.Clients.Delete(answerClientKey{Address: addressKey(a)}); err != nil {
+				return // the others end as well
+			}
+		}
+	}
+	atomic.StoreUint64(&t.control.ClientsUntil, t.clock.kernel(now+clientsFor))
+}
+
 // allocate returns the first of n free granules in a row. It ends the copies that were not used lately if there are none.
 func (t *Table) allocate(n int) (at int, ok bool) {
 	for range 2 {
@@ -373,6 +440,10 @@ func (t *Table) search(n int) (at int, ok bool) {
 // makeRoom ends copies that were not used lately, whose memory is free after graceTicks, and reports whether memory is free at
 // once: that of copies that ended earlier.
 func (t *Table) makeRoom(n int) bool {
+	if t.full {
+		return false
+	}
+	t.full = true
 	freed := false
 	for r := range t.records {
 		switch {
@@ -447,6 +518,8 @@ func (t *Table) numberOf(s *coherence.Session) (number int, ok bool) {
 // collect counts the answers since the last tick, ends the copies that are not fresh or not used any more, and frees those that
 // ended.
 func (t *Table) collect(now time.Duration) {
+	t.full = false
+	t.verifyClients(now)
 	t.measure()
 	for r := range t.records {
 		n := t.count(r)

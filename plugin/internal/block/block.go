@@ -25,6 +25,8 @@ type Block struct {
 	MaxConcurrent        int
 	MaxConnections       int // over TCP, of the process
 	MaxClientConnections int // over TCP, of a source address
+	// Kernel has the kernel answer queries from stored answers, and KernelForced also where other programs filter packets.
+	Kernel, KernelForced bool
 
 	conf   *Configuration
 	config *dnsserver.Config // of the block's first zone, which has the plugins

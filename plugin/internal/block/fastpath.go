@@ -103,6 +103,8 @@ type Searcher interface {
 type Searches interface {
 	// Search returns the list for a query from an address for a name in wire form and lower case.
 	Search(from netip.Addr, name []byte) Search
+	// ListOf returns the ID of the client's list, 0 if it is unknown. It does not block.
+	ListOf(client netip.Addr) uint32
 }
 
 // Search is the search list that applies to a query.

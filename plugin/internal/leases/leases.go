@@ -1,7 +1,7 @@
-// Package lease has the leases of this process: until when it may answer the node's queries to an address. Input is the lease of
+// Package leases has the leases of this process: until when it may answer the node's queries to an address. Input is the lease of
 // each address, from plugin nodelocal; output is the same for readers outside of the server, such as the kernel. It has no rules
 // and no sockets, and imports no plugin.
-package lease
+package leases
 
 import (
 	"net/netip"

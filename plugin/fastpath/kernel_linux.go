@@ -1,0 +1,200 @@
+package fastpath
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coredns/coredns/plugin/pkg/transport"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath/kernel"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/leases"
+)
+
+// kernelAnswers is the program that answers in the kernel, while a server block has option kernel.
+type kernelAnswers struct {
+	mu         sync.Mutex
+	table      *kernel.Table // nil while no block has the option, and if it cannot be loaded
+	interfaces *kernel.Interfaces
+	failed     bool // to load, which is logged once
+	unfollow   func()
+	// numbers are those of the listeners in the table.
+	numbers sync.Map // netip.AddrPort -> int
+}
+
+var inKernel kernelAnswers
+
+// kernelListener is a listener whose queries the kernel may answer.
+type kernelListener struct {
+	table  *kernel.Table
+	number int
+	epoch  uint32
+}
+
+// serve has the kernel answer queries to a listener from the answers of its present server, or ends these answers.
+func (k *kernelAnswers) serve(l *listener) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	wanted, forced := l.server.Load().wantsKernel()
+	address, ok := addressOf(l.address)
+	if !wanted || !ok {
+		if old := l.kernel.Swap(nil); old != nil {
+			old.table.Clear(old.number)
+		}
+		if wanted {
+			log.Warningf("%s: the kernel answers no queries: a server that listens on all addresses has no node-local one: set bind", l.address)
+		}
+		return
+	}
+	if !k.open(forced) {
+		return
+	}
+	n, err := k.table.Listen(address)
+	if err != nil {
+		log.Warningf("%s: %v", l.address, err)
+		return
+	}
+	k.numbers.Store(address, n)
+	l.kernel.Store(&kernelListener{table: k.table, number: n, epoch: k.table.Clear(n)})
+	if k.unfollow == nil {
+		k.unfollow = leases.Process.Follow(k.setLease)
+	} else {
+		k.unfollow() // the new listener needs its lease as well
+		k.unfollow = leases.Process.Follow(k.setLease)
+	}
+}
+
+// setLease sets the end of the lease of a listener.
+func (k *kernelAnswers) setLease(address netip.AddrPort, until time.Time) {
+	if n, ok := k.numbers.Load(address); ok {
+		number, _ := n.(int)
+		k.table.SetLease(number, until)
+	}
+}
+
+// open loads the program, and attaches it to the interfaces of pods.
+func (k *kernelAnswers) open(forced bool) bool {
+	if k.table != nil {
+		k.interfaces.Force(forced)
+		return true
+	}
+	table, err := kernel.NewTable(answers.Shared)
+	if err == nil {
+		k.interfaces, err = kernel.Follow(table, kernel.Options{Force: forced, Log: log.Infof})
+		if err != nil {
+			_ = table.Close() // nothing is attached
+		}
+	}
+	if err != nil {
+		if !k.failed {
+			k.failed = true
+			log.Errorf("The kernel answers no queries: %v", err)
+		}
+		return false
+	}
+	k.table, k.failed = table, false
+	kernelMetrics.set(table, k.interfaces)
+	return true
+}
+
+// close ends all answers of the kernel.
+func (k *kernelAnswers) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.table == nil {
+		return
+	}
+	k.unfollow()
+	kernelMetrics.set(nil, nil)
+	if err := k.interfaces.Close(); err != nil {
+		log.Errorf("Detach the program that answers in the kernel: %v", err)
+	}
+	if err := k.table.Close(); err != nil {
+		log.Errorf("Unload the program that answers in the kernel: %v", err)
+	}
+	k.table, k.interfaces, k.unfollow = nil, nil, nil
+	k.numbers.Clear()
+}
+
+// wantsKernel reports whether a server block of the server has option kernel, and whether it forces it.
+func (s *server) wantsKernel() (wanted, forced bool) {
+	for _, b := range s.blocks {
+		wanted, forced = wanted || b.Kernel, forced || b.KernelForced
+	}
+	return wanted, forced
+}
+
+// addressOf returns the address of a server in CoreDNS's form, false if it has none of its own.
+func addressOf(server string) (a netip.AddrPort, ok bool) {
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(server, transport.DNS+"://"))
+	if err != nil {
+		return a, false
+	}
+	a, err = netip.ParseAddrPort(net.JoinHostPort(host, port))
+	return a, err == nil && a.IsValid() && !a.Addr().IsUnspecified() && a.Addr().Zone() == ""
+}
+
+// offer offers the entry of the last lookup for a copy in the kernel.
+func (r *reader) offer(l *kernelListener, client netip.Addr) {
+	q, rt, e := &r.query, r.route, r.entry
+	if !rt.kernel || r.viewed || q.Search != nil || q.Caller != 0 || q.Notify || !e.ToCopy() {
+		return
+	}
+	o := kernel.Offer{
+		Entry: e, Listener: l.number, Epoch: l.epoch, Shuffle: rt.shuffle, Client: client,
+		Question: kernel.Question{Name: append([]byte(nil), answers.KeyName(r.key[:r.keyLen])...), Type: q.Type, DO: q.DO, CD: q.CD},
+		Counter:  newKernelCounter(rt.counters, e, q, r.lookup.counters),
+	}
+	if rt.search != nil {
+		o.Lists = rt.search
+		if o.Question.List = rt.search.ListOf(client); o.Question.List == 0 {
+			return // the metrics count the reason why it is unknown
+		}
+	}
+	l.table.Offer(o)
+}
+
+// kernelCounter counts answers of the kernel as those of readers.
+type kernelCounter struct {
+	hit      hit
+	query    int // length of a query without an OPT record
+	options  uint16
+	counters [3]answers.Counter
+}
+
+func newKernelCounter(c *counters, e *answers.Entry, q *answers.Query, each [3]answers.Counter) *kernelCounter {
+	k := &kernelCounter{query: answers.HeaderLen + q.NameLen + 4, counters: each}
+	plain := *q
+	plain.EDNS = false
+	k.hit.set(c, e, &plain, e.Plain.Rcode(), netip.IPv4Unspecified(), k.query)
+	if len(e.Options) > 0 {
+		k.options = uint16(answers.OptLen + len(e.Options)) // #nosec G115 -- short
+	}
+	return k
+}
+
+// Count implements kernel.Counter.
+func (k *kernelCounter) Count(a kernel.Answered) {
+	h := k.hit
+	if a.EDNS {
+		h.requestSize += answers.OptLen
+		h.responseSize += k.options
+	}
+	if a.IPv6 {
+		h.family = 1
+	}
+	h.countMany(a.Number, a.Took)
+	for _, c := range k.counters {
+		if c != nil {
+			for range a.Number {
+				c.Inc()
+			}
+		}
+	}
+	if a.Beyond && h.cached && h.counters.cache != nil {
+		h.counters.lookup().BeyondTTL.Add(float64(a.Number))
+	}
+}
