@@ -34,7 +34,7 @@
 #define HEADER   12
 #define QUESTION 4  // type and class
 #define OPT      11 // an OPT record without options
-#define SLACK    64
+#define SLACK    64 // bytes that are copied at a time
 
 #define PASS (-1) // TCX_NEXT, TC_ACT_UNSPEC: to the next program, then to the network stack
 
@@ -123,6 +123,7 @@ struct record {
 #define COUNT_IPV6   2
 #define COUNT_BEYOND 4 // the TTL has passed, a session vouches
 
+// reason is a counter: of the answers, or of the packets that pass. table_linux.go has the same ones.
 enum reason {
 	ANSWERED,
 	NANOSECONDS, // of ANSWERED in all
@@ -185,17 +186,54 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, REASONS);
-	__type(key, enum reason);
+	__type(key, __u32);
 	__type(value, __u64);
 } counters SEC(".maps");
 
 #define MAX_QUERY (HEADER + MAX_NAME + QUESTION + OPT)
 
+// packet is the packet of a query.
+struct packet {
+	__u32 source[4], destination[4];
+	__u32 dns; // offset of the message
+	__u32 len; // of the message
+	__u16 source_port, destination_port; // in network order
+	__u16 checksum;
+	__u16 ipv6;
+};
+
+// question is a query's question and flags.
+struct question {
+	__u64 upper; // not 0 if the name has upper-case letters
+	__u32 name_len;
+	__u32 limit; // of the reply in bytes
+	__u16 udp_size;
+	__u16 zero;
+	__u8 edns, dnssec_ok, authentic, checking_disabled;
+};
+
+// reply is how the reply is made.
+struct reply {
+	struct place at; // of the record
+	__u32 form;
+	__u32 len;  // of the answer
+	__u32 size; // of the reply
+	__u32 options;
+	__u32 age, max; // of TTLs
+	__u32 left;     // addresses to permute
+	__u32 counter;
+	__u32 complete; // the checksum of the query is complete, see checksum_state
+};
+
+// work is the state of the query on a processor, between the functions below.
 struct work {
 	__u8 query[256];
-	__u8 reply[2048];
+	__u8 bytes[2048]; // of the reply
 	__u64 masks[MAX_NAME / 8]; // of the bytes of the name
 	struct key key;
+	struct packet packet;
+	struct question question;
+	struct reply reply;
 };
 
 struct {
@@ -205,15 +243,33 @@ struct {
 	__type(value, struct work);
 } works SEC(".maps");
 
-static __always_inline void count(enum reason reason, __u64 n) {
-	__u64 *c = bpf_map_lookup_elem(&counters, &reason);
-	if (c)
-		*c += n;
+static __always_inline struct work *work_of(void) {
+	__u32 zero = 0;
+	return bpf_map_lookup_elem(&works, &zero);
 }
 
-static __always_inline int pass(enum reason reason) {
-	count(reason, 1);
-	return PASS;
+static __always_inline struct control *control_of(void) {
+	__u32 zero = 0;
+	return bpf_map_lookup_elem(&control, &zero);
+}
+
+// record_at returns the record at a granule, NULL beyond the last one.
+static __always_inline struct record *record_at(__u32 granule) {
+	__u32 zero = 0;
+	struct arena *all = bpf_map_lookup_elem(&arena, &zero);
+	if (!all || granule > (ARENA - MAX_RECORD) / GRANULE)
+		return 0;
+	return (struct record *)(all->bytes + (__u64)granule * GRANULE);
+}
+
+// The verifier examines each function that is not static once, and not in every state of its callers.
+#define STEP __attribute__((noinline)) int
+
+static __always_inline void count(enum reason reason, __u64 n) {
+	__u32 key = reason;
+	__u64 *c = bpf_map_lookup_elem(&counters, &key);
+	if (c)
+		*c += n;
 }
 
 // Loads and stores of a word at any address: the processors of nearside have them, and the verifier permits them.
@@ -233,16 +289,6 @@ static __always_inline __u16 fold(__u64 sum) {
 	sum = (sum & 0xffff) + (sum >> 16);
 	return sum;
 }
-
-// packet is the packet of a query.
-struct packet {
-	__u32 source[4], destination[4];
-	__u32 dns; // offset of the message
-	__u32 len; // of the message
-	__u16 source_port, destination_port; // in network order
-	__u16 checksum;
-	__u16 ipv6;
-};
 
 // pseudo returns the sum of the pseudo header of UDP with a message of len bytes. It is the same for the reply.
 static __always_inline __u64 pseudo(const struct packet *p, __u32 len) {
@@ -271,9 +317,16 @@ static __always_inline __u64 sum(__u8 *b, __u32 len) {
 	return total;
 }
 
-// parse_packet parses the headers. It returns PASS for a packet that is not for a listener, REASONS for one that is, and
-// otherwise the reason why it passes.
-static __always_inline int parse_packet(struct __sk_buff *skb, struct control *c, struct packet *p, __u32 *listener) {
+// DONE is the result of a step after which the next one follows; any other is the result of the program, or a reason to pass.
+#define DONE REASONS
+
+// parse_packet parses the headers, and returns the number of the listener behind DONE. It returns PASS for a packet to none.
+STEP parse_packet(struct __sk_buff *skb) {
+	struct control *c = control_of();
+	struct work *w = work_of();
+	if (!c || !w)
+		return PASS;
+	struct packet *p = &w->packet;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
 	struct udphdr *udp;
@@ -351,213 +404,241 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct control *c
 	__u32 *l = bpf_map_lookup_elem(&listeners, &key);
 	if (!l || *l >= MAX_LISTENERS)
 		return PASS;
-	*listener = *l;
 	if (!valid || udp_len != total || skb->gso_size || p->source_port == 0)
 		return PACKET;
-	p->len = udp_len - sizeof(*udp);
-	return p->len >= HEADER + 1 + QUESTION && p->len <= MAX_QUERY ? REASONS : QUERY;
-}
-
-// The state of the checksum of a query.
-enum checksum { WRONG, COMPLETE, PARTIAL };
-
-// checksum_state compares the checksum of a query with its bytes. The sender has left the sum of the pseudo header in the
-// field if a device is to complete the checksum (CHECKSUM_PARTIAL of struct sk_buff). Both may be true, of one query in
-// 65,536: it is WRONG, so that it passes.
-static __always_inline enum checksum checksum_state(const struct packet *p, struct work *w) {
-	__u64 head = pseudo(p, p->len);
-	if (p->checksum == 0)
-		return p->ipv6 ? WRONG : COMPLETE;
-	__u64 whole = head + p->source_port + p->destination_port + bpf_htons(p->len + sizeof(struct udphdr)) + p->checksum + sum(w->query, p->len);
-	int complete = fold(whole) == 0xffff, partial = p->checksum == fold(head);
-	if (complete == partial)
-		return WRONG;
-	return complete ? COMPLETE : PARTIAL;
-}
-
-// question is a query's question and flags.
-struct question {
-	__u32 name_len;
-	__u32 limit; // of the reply in bytes
-	__u16 udp_size;
-	__u8 edns, dnssec_ok;
-	__u64 upper; // not 0 if the name has upper-case letters
-};
-
-// parse_query parses the message and sets the key, except the list. It returns 0 for another form of query.
-static __always_inline int parse_query(struct work *w, __u32 len, struct question *q) {
-	__u8 *b = w->query;
+	__u32 len = udp_len - sizeof(*udp);
 	if (len < HEADER + 1 + QUESTION || len > MAX_QUERY)
-		return 0;
+		return QUERY;
+	p->len = len;
+	w->key.listener = *l;
+	return bpf_ktime_get_ns() < c->until[*l & (MAX_LISTENERS - 1)] ? DONE : NO_LEASE;
+}
+
+// check_sum compares the checksum of the query with its bytes. The sender has left the sum of the pseudo header in the field if a
+// device is to complete the checksum (CHECKSUM_PARTIAL of struct sk_buff). Both may be true, of one query in 65,536, which
+// passes.
+STEP check_sum(void) {
+	struct work *w = work_of();
+	if (!w)
+		return PASS;
+	struct packet *p = &w->packet;
+	__u32 len = p->len;
+	if (len > MAX_QUERY || (p->checksum == 0 && p->ipv6))
+		return CHECKSUM;
+	__u64 head = pseudo(p, len);
+	__u64 whole = head + p->source_port + p->destination_port + bpf_htons(len + sizeof(struct udphdr)) + p->checksum + sum(w->query, len);
+	int complete = p->checksum == 0 || fold(whole) == 0xffff, partial = p->checksum == fold(head);
+	w->reply.complete = complete;
+	return complete == partial ? CHECKSUM : DONE;
+}
+
+// parse_query parses the message and sets the key, except the list and the listener.
+STEP parse_query(void) {
+	struct work *w = work_of();
+	if (!w)
+		return PASS;
+	struct question *q = &w->question;
+	__u8 *b = w->query;
+	__u32 len = w->packet.len;
+	if (len < HEADER + 1 + QUESTION || len > MAX_QUERY)
+		return QUERY;
 	if (b[2] & ~0x01 || b[3] & ~0x30)
-		return 0;
+		return QUERY;
 	if (b[4] || b[5] != 1 || b[6] || b[7] || b[8] || b[9] || b[10] || b[11] > 1)
-		return 0;
+		return QUERY;
 	q->edns = b[11];
 	q->dnssec_ok = 0;
 	q->udp_size = 0;
 	q->limit = 512;
-	if (q->edns) {
+	if (b[11]) {
 		if (len < HEADER + 1 + QUESTION + OPT)
-			return 0;
+			return QUERY;
 		len -= OPT;
 		__u8 *opt = b + len;
 		if (opt[0] || read16(opt + 1) != 41 || opt[5] || opt[6] || opt[7] & ~0x80 || opt[8] || opt[9] || opt[10])
-			return 0;
+			return QUERY;
 		q->udp_size = read16(opt + 3);
-		if (q->udp_size > q->limit)
+		if (q->udp_size > 512)
 			q->limit = q->udp_size;
 		q->dnssec_ok = opt[7] >> 7;
 	}
-	q->name_len = len - HEADER - QUESTION;
-	if (len < HEADER + QUESTION + 1 || q->name_len > MAX_NAME)
-		return 0;
+	__u32 name_len = len - HEADER - QUESTION;
+	if (len < HEADER + QUESTION + 1 || name_len > MAX_NAME)
+		return QUERY;
+	q->name_len = name_len;
 	__u8 *end = b + len - QUESTION;
 	if (read16(end + 2) != 1)
-		return 0;
+		return QUERY;
 	w->key.type = bpf_htons(read16(end));
 	w->key.flags = (q->dnssec_ok ? FLAG_DO : 0) | (b[3] & 0x10 ? FLAG_CD : 0);
 	w->key.list = 0;
-	q->upper = 0;
+	__u64 any = 0;
 #pragma unroll
 	for (int i = 0; i < MAX_NAME / 8; i++) {
-		int bytes = (int)q->name_len - 8 * i;
+		int bytes = (int)name_len - 8 * i;
 		__u64 mask = bytes >= 8 ? ~0ULL : bytes <= 0 ? 0 : (1ULL << (8 * bytes)) - 1;
 		__u64 x = WORD(__u64, b + HEADER + 8 * i) & mask;
 		__u64 low = x & 0x7f7f7f7f7f7f7f7fULL;
 		__u64 upper = ~x & 0x8080808080808080ULL & ((low + 0x3f3f3f3f3f3f3f3fULL) ^ (low + 0x2525252525252525ULL));
-		q->upper |= upper;
+		any |= upper;
 		w->masks[i] = mask;
 		WORD(__u64, w->key.name + 8 * i) = x | upper >> 2;
 	}
-	return 1;
-}
-
-// copy_name replaces the name at the begin of some bytes by that of the query.
-static __always_inline void copy_name(struct work *w, __u8 *to) {
-#pragma unroll
-	for (int i = 0; i < MAX_NAME / 8; i++) {
-		__u64 mask = w->masks[i];
-		WORD(__u64, to + 8 * i) = (WORD(__u64, to + 8 * i) & ~mask) | (WORD(__u64, w->query + HEADER + 8 * i) & mask);
-	}
+	q->upper = any;
+	return DONE;
 }
 
 // AT bounds an offset of data that was read from a record: table.go places all data so.
 #define AT(offset) ((__u32)(offset) & (MAX_RECORD / 2 - 1))
 
 // LAST is the last offset in a reply at which n bytes can be changed.
-#define LAST(n) (sizeof(((struct work *)0)->reply) - (n))
+#define LAST(n) (sizeof(((struct work *)0)->bytes) - (n))
 
-// answer is what the functions below work on.
+// Repetitions of a macro with numbers from i. Without CAP_PERFMON, the verifier follows paths on which a processor speculates
+// that a condition has another result; it does not know the counter of a loop there, so that no loop ends.
+#define TIMES4(macro, i)  macro(i) macro(i + 1) macro(i + 2) macro(i + 3)
+#define TIMES16(macro, i) TIMES4(macro, i) TIMES4(macro, i + 4) TIMES4(macro, i + 8) TIMES4(macro, i + 12)
+#define TIMES32(macro, i) TIMES16(macro, i) TIMES16(macro, i + 16)
+
+// answer is the answer that is copied to the reply.
 struct answer {
 	struct work *work;
 	const __u8 *record;
 	const struct form *form;
 };
 
-static __always_inline int answer_of(struct answer *a, __u32 granule, __u32 form) {
-	__u32 zero = 0;
-	struct work *w = bpf_map_lookup_elem(&works, &zero);
-	struct arena *all = bpf_map_lookup_elem(&arena, &zero);
-	if (!w || !all || granule > (ARENA - MAX_RECORD) / GRANULE || form > 1)
+static __always_inline int answer_of(struct answer *a) {
+	struct work *w = work_of();
+	if (!w)
 		return 0;
-	struct record *r = (struct record *)(all->bytes + (__u64)granule * GRANULE);
+	struct record *r = record_at(w->reply.at.granule);
+	if (!r)
+		return 0;
 	a->work = w;
 	a->record = (const __u8 *)r;
-	a->form = form ? &r->forms[1] : &r->forms[0];
+	a->form = &r->forms[WORD(__u32, &w->reply.form) & 1];
 	return 1;
 }
-
-// The verifier examines each function that is not static once, and not in every state of its callers.
-#define VERIFIED_ALONE __attribute__((noinline)) int
 
 // copy_answer copies the answer, and more bytes, to the reply.
-VERIFIED_ALONE copy_answer(__u32 granule, __u32 form) {
+STEP copy_answer(void) {
 	struct answer a;
-	if (!answer_of(&a, granule, form))
-		return 0;
+	if (!answer_of(&a))
+		return PASS;
 	__u32 len = a.form->len;
 	const __u8 *from = a.record + AT(a.form->at);
-	for (__u32 at = 0; at < MAX_ANSWER; at += SLACK) {
-		if (at >= len)
-			break;
-#pragma unroll
-		for (int i = 0; i < SLACK; i += 8)
-			WORD(__u64, a.work->reply + at + i) = WORD(__u64, from + at + i);
-	}
-	return 1;
+	__u8 *to = a.work->bytes;
+#define WORD_OF(at) WORD(__u64, to + (at)) = WORD(__u64, from + (at));
+#define PIECE(i) \
+	if (SLACK * (i) >= len) \
+		return DONE; \
+	WORD_OF(SLACK * (i)) WORD_OF(SLACK * (i) + 8) WORD_OF(SLACK * (i) + 16) WORD_OF(SLACK * (i) + 24) \
+	WORD_OF(SLACK * (i) + 32) WORD_OF(SLACK * (i) + 40) WORD_OF(SLACK * (i) + 48) WORD_OF(SLACK * (i) + 56)
+	TIMES16(PIECE, 0)
+	TIMES4(PIECE, 16)
+	return DONE;
 }
 
-// set_ttls subtracts age from the TTLs, which are at most max then, if it is not 0.
-VERIFIED_ALONE set_ttls(__u32 granule, __u32 form, __u32 age, __u32 max) {
+// set_ttl subtracts the age from the TTL at an offset of the reply, which is at most max then, if that is not 0.
+STEP set_ttl(__u32 at) {
+	struct work *w = work_of();
+	if (!w || at > LAST(4))
+		return PASS;
+	__u32 ttl = bpf_ntohl(WORD(__u32, w->bytes + at)), age = w->reply.age, max = w->reply.max;
+	ttl -= ttl < age ? ttl : age;
+	if (max && ttl > max)
+		ttl = max;
+	WORD(__u32, w->bytes + at) = bpf_htonl(ttl);
+	return DONE;
+}
+
+STEP set_ttls(void) {
 	struct answer a;
-	if (!answer_of(&a, granule, form))
-		return 0;
+	if (!answer_of(&a))
+		return PASS;
 	const __u8 *offsets = a.record + AT(a.form->ttls_at);
 	__u32 n = a.form->ttls;
-	for (int i = 0; i < MAX_TTLS; i++) {
-		if (i >= n)
-			break;
-		__u32 at = WORD(__u16, offsets + 2 * i);
-		if (at > LAST(4))
-			break;
-		__u32 ttl = bpf_ntohl(WORD(__u32, a.work->reply + at));
-		ttl -= ttl < age ? ttl : age;
-		if (max && ttl > max)
-			ttl = max;
-		WORD(__u32, a.work->reply + at) = bpf_htonl(ttl);
-	}
-	return 1;
+#define TTL(i) \
+	if ((i) >= n) \
+		return DONE; \
+	set_ttl(WORD(__u16, offsets + 2 * (i)));
+	TIMES32(TTL, 0)
+	TIMES32(TTL, 32)
+	TIMES32(TTL, 64)
+	return DONE;
 }
 
-// set_owners gives the copies of the question's name in the reply the letters of the query.
-VERIFIED_ALONE set_owners(__u32 granule, __u32 form) {
+// set_name gives a name in the reply, which is that of the question, the letters of the query.
+STEP set_name(__u32 at) {
+	struct work *w = work_of();
+	if (!w || at > LAST(MAX_NAME))
+		return PASS;
+	__u8 *to = w->bytes + at;
+#pragma unroll
+	for (int i = 0; i < MAX_NAME / 8; i++) {
+		__u64 mask = w->masks[i];
+		WORD(__u64, to + 8 * i) = (WORD(__u64, to + 8 * i) & ~mask) | (WORD(__u64, w->query + HEADER + 8 * i) & mask);
+	}
+	return DONE;
+}
+
+STEP set_names(void) {
 	struct answer a;
-	if (!answer_of(&a, granule, form))
-		return 0;
+	if (!answer_of(&a))
+		return PASS;
+	set_name(HEADER);
 	const __u8 *offsets = a.record + AT(a.form->owners_at);
 	__u32 n = a.form->owners;
-	for (int i = 0; i < MAX_OWNERS; i++) {
-		if (i >= n)
-			break;
-		__u32 at = WORD(__u16, offsets + 2 * i);
-		if (at > LAST(MAX_NAME))
-			break;
-		copy_name(a.work, a.work->reply + at);
-	}
-	return 1;
+#define OWNER(i) \
+	if ((i) >= n) \
+		return DONE; \
+	set_name(WORD(__u16, offsets + 2 * (i)));
+	TIMES32(OWNER, 0)
+	return DONE;
 }
 
-// shuffle permutes the addresses. Permutations are equally probable, within 64 bits of randomness.
-VERIFIED_ALONE shuffle(__u32 granule, __u32 form) {
+// exchange exchanges the last address of those that are left with a random one of them, which are one fewer then.
+STEP exchange(void) {
 	struct answer a;
-	if (!answer_of(&a, granule, form))
-		return 0;
-	__u64 random = (__u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
-	__u32 first = a.form->first, stride = a.form->stride, n = a.form->count, size = a.form->size;
-	for (__u32 k = 1; k < MAX_ADDRESSES; k++) {
-		if (k >= n)
-			break;
-		__u32 i = n - k;
-		random = random * 0xda942042e4dd58b5ULL + 0x9e3779b97f4a7c15ULL;
-		__u32 j = (random >> 32) * (i + 1) >> 32;
-		__u32 at = first + i * stride, other = first + j * stride;
-		if (at > LAST(16) || other > LAST(16))
-			break;
-		__u8 *x = a.work->reply + at, *y = a.work->reply + other;
-		if (size == 4) {
-			__u32 spare = WORD(__u32, x);
-			WORD(__u32, x) = WORD(__u32, y);
-			WORD(__u32, y) = spare;
-		} else {
-			__u64 low = WORD(__u64, x), high = WORD(__u64, x + 8);
-			WORD(__u64, x) = WORD(__u64, y);
-			WORD(__u64, x + 8) = WORD(__u64, y + 8);
-			WORD(__u64, y) = low;
-			WORD(__u64, y + 8) = high;
-		}
+	if (!answer_of(&a))
+		return PASS;
+	__u32 n = a.work->reply.left, first = a.form->first, stride = a.form->stride;
+	if (n == 0 || n > MAX_ADDRESSES)
+		return PASS;
+	a.work->reply.left = n - 1;
+	__u32 j = (bpf_get_prandom_u32() & 0xffffff) * n >> 24;
+	__u32 at = first + (n - 1) * stride, other = first + j * stride;
+	if (at > LAST(16) || other > LAST(16))
+		return PASS;
+	__u8 *x = a.work->bytes + at, *y = a.work->bytes + other;
+	if (a.form->size == 4) {
+		__u32 spare = WORD(__u32, x);
+		WORD(__u32, x) = WORD(__u32, y);
+		WORD(__u32, y) = spare;
+	} else {
+		__u64 low = WORD(__u64, x), high = WORD(__u64, x + 8);
+		WORD(__u64, x) = WORD(__u64, y);
+		WORD(__u64, x + 8) = WORD(__u64, y + 8);
+		WORD(__u64, y) = low;
+		WORD(__u64, y + 8) = high;
 	}
-	return 1;
+	return DONE;
+}
+
+// shuffle permutes the addresses: Fisher and Yates.
+STEP shuffle(void) {
+	struct answer a;
+	if (!answer_of(&a))
+		return PASS;
+	__u32 n = a.form->count;
+	a.work->reply.left = n;
+#define ADDRESS(i) \
+	if ((i) + 1 >= n) \
+		return DONE; \
+	exchange();
+	TIMES32(ADDRESS, 0)
+	TIMES32(ADDRESS, 32)
+	return DONE;
 }
 
 static __always_inline void copy_options(__u8 *to, const __u8 *from) {
@@ -566,47 +647,176 @@ static __always_inline void copy_options(__u8 *to, const __u8 *from) {
 		WORD(__u64, to + i) = WORD(__u64, from + i);
 }
 
+// find sets the place of the record for the key of the query, with the search list of the client if that has an answer.
+STEP find(void) {
+	struct control *c = control_of();
+	struct work *w = work_of();
+	if (!c || !w)
+		return PASS;
+	struct place *found = 0;
+	if (c->searches[w->key.listener & (MAX_LISTENERS - 1)]) {
+		struct client_key key;
+		__builtin_memcpy(key.address, w->packet.source, 16);
+		struct client *client = bpf_map_lookup_elem(&clients, &key);
+		if (client && bpf_ktime_get_ns() < c->clients_until) {
+			w->key.list = client->list;
+			found = bpf_map_lookup_elem(&places, &w->key);
+			w->key.list = 0;
+		}
+	}
+	if (!found)
+		found = bpf_map_lookup_elem(&places, &w->key);
+	if (!found)
+		return NO_ENTRY;
+	w->reply.at = *found;
+	return DONE;
+}
+
 // seconds returns a time in seconds, rounded up.
 static __always_inline __u32 seconds(__u64 ns) { return (ns + 999999999) / 1000000000; }
 
-// find returns the record for the key of a query, NULL without one.
-static __always_inline struct record *find(struct work *w, struct arena *a, struct place *at) {
-	struct place *found = bpf_map_lookup_elem(&places, &w->key);
-	if (!found)
-		return 0;
-	at->granule = found->granule;
-	at->version = found->version;
-	if (at->granule > (ARENA - MAX_RECORD) / GRANULE)
-		return 0;
-	return (struct record *)(a->bytes + (__u64)at->granule * GRANULE);
+// validate finds out whether the record may be served, and with which TTLs: the answer is valid while a session vouches for it,
+// or until its TTL ends.
+STEP validate(void) {
+	struct control *c = control_of();
+	struct work *w = work_of();
+	if (!c || !w)
+		return PASS;
+	struct record *r = record_at(w->reply.at.granule);
+	if (!r)
+		return NO_ENTRY;
+	if (WORD(__u32, &r->version) != w->reply.at.version || r->name_len != w->question.name_len)
+		return EXPIRED;
+	__u64 now = bpf_ktime_get_ns();
+	w->reply.counter = (w->question.edns ? COUNT_EDNS : 0) | (w->packet.ipv6 ? COUNT_IPV6 : 0) | (r->expires && now >= r->expires ? COUNT_BEYOND : 0);
+	w->reply.age = 0;
+	w->reply.max = 0;
+	__u32 fixed = r->flags & RECORD_FIXED || now <= r->stored;
+	if (r->session) {
+		struct session *s = &c->sessions[r->session & (MAX_SESSIONS - 1)];
+		if (now < s->until && (!r->vouched_until || now < r->vouched_until)) {
+			if (!fixed && r->limit > now)
+				w->reply.max = seconds(r->limit - now);
+			return DONE;
+		}
+		if (s->lapsed || now >= r->until)
+			return EXPIRED;
+		if (!fixed)
+			w->reply.max = seconds(r->expires - now);
+	} else if (now >= r->until) {
+		return EXPIRED;
+	}
+	if (!fixed)
+		w->reply.age = (now - r->stored) / 1000000000;
+	return DONE;
 }
 
-// send turns the packet of a query into that of the reply, and returns whether it could.
-static __always_inline int send(struct __sk_buff *skb, const struct packet *p, struct work *w, __u32 len, enum checksum state) {
+// choose chooses the form of the answer that fits the client, as plugin fastpath does.
+STEP choose(void) {
+	struct work *w = work_of();
+	if (!w)
+		return PASS;
+	struct record *r = record_at(w->reply.at.granule);
+	if (!r)
+		return NO_ENTRY;
+	__u32 limit = w->question.limit, upper = w->question.upper != 0, opt = 0;
+	if (upper && !(r->flags & RECORD_ANY_CASE))
+		return CASE;
+	w->reply.options = 0;
+	if (w->question.edns) {
+		if (r->options > MAX_OPTIONS)
+			return LENGTH;
+		w->reply.options = r->options;
+		opt = OPT + r->options;
+	}
+	__u32 len = r->forms[0].len, counted = len + opt + r->forms[0].excess;
+	w->reply.form = 0;
+	if (!len || counted > limit || counted > (w->packet.ipv6 ? 1220 : 1480)) {
+		w->reply.form = 1;
+		len = r->forms[1].len;
+		if (!len || upper || len + opt + r->forms[1].excess > limit)
+			return LENGTH;
+	}
+	if (len < HEADER || len + opt > MAX_ANSWER)
+		return LENGTH;
+	w->reply.len = len;
+	w->reply.size = len + opt;
+	return DONE;
+}
+
+// build makes the message of the reply.
+STEP build(void) {
+	struct work *w = work_of();
+	if (!w)
+		return PASS;
+	struct record *r = record_at(w->reply.at.granule);
+	if (!r)
+		return NO_ENTRY;
+	struct question *q = &w->question;
+	__u8 *b = w->bytes, *query = w->query;
+	__u32 len = w->reply.len, size = w->reply.size, options = w->reply.options;
+	if (len < HEADER || len > MAX_ANSWER || size > MAX_ANSWER)
+		return LENGTH;
+	copy_answer();
+	b[0] = query[0];
+	b[1] = query[1];
+	b[2] = 0x80 | (b[2] & 0x04) | (query[2] & 0x01);
+	b[3] = (b[3] & (q->dnssec_ok || query[3] & 0x20 ? 0xaf : 0x8f)) | (query[3] & 0x10);
+	if (q->upper)
+		set_names();
+	if (w->reply.age || w->reply.max)
+		set_ttls();
+	if (r->flags & RECORD_SHUFFLE)
+		shuffle();
+	if (q->edns) {
+		write16(b + 10, read16(b + 10) + 1);
+		__u8 *o = b + len;
+		o[0] = 0;
+		write16(o + 1, 41);
+		write16(o + 3, q->udp_size);
+		o[5] = o[6] = o[8] = 0;
+		o[7] = q->dnssec_ok ? 0x80 : 0;
+		write16(o + 9, options);
+		if (options)
+			copy_options(o + OPT, (__u8 *)r + AT(r->options_at));
+	}
+	WORD(__u32, b + size) = 0; // the sum of the last bytes
+	return DONE;
+}
+
+// send turns the packet of the query into that of the reply.
+STEP send(struct __sk_buff *skb) {
+	struct work *w = work_of();
+	if (!w)
+		return PASS;
+	struct packet *p = &w->packet;
+	__u32 len = w->reply.size, ipv6 = p->ipv6;
+	if (len < HEADER || len > MAX_ANSWER)
+		return LENGTH;
 	__u64 check = pseudo(p, len);
 	__u16 udp_len = bpf_htons(len + sizeof(struct udphdr));
-	if (state == COMPLETE) {
-		check += p->source_port + p->destination_port + udp_len + sum(w->reply, len);
+	if (w->reply.complete) {
+		check += p->source_port + p->destination_port + udp_len + sum(w->bytes, len);
 		check = (__u16)~fold(check);
 		if (check == 0)
 			check = 0xffff;
 	} else {
 		check = fold(check);
 	}
-	if (bpf_skb_change_tail(skb, p->dns + len, 0))
-		return 0;
-	if (len == 0 || len > MAX_ANSWER)
-		return 0;
-	if (bpf_skb_store_bytes(skb, p->dns, w->reply, len, 0))
-		return 0;
+	__u32 head = sizeof(struct ethhdr) + sizeof(struct udphdr) + (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
+	if (bpf_skb_change_tail(skb, head + len, 0))
+		return PACKET;
+	// From here on, a failure would leave neither the query nor the reply. There is none: the packet is linear, and long enough.
+	if (bpf_skb_store_bytes(skb, head, w->bytes, len, 0))
+		return PACKET;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
 	struct udphdr *udp;
-	if (p->ipv6) {
+	if (ipv6) {
 		struct ipv6hdr *ip = data + sizeof(*eth);
 		udp = (void *)(ip + 1);
 		if ((void *)(udp + 1) > end)
-			return 0;
+			return PACKET;
 		__builtin_memset(ip, 0, 4);
 		ip->version = 6;
 		ip->payload_len = udp_len;
@@ -617,7 +827,7 @@ static __always_inline int send(struct __sk_buff *skb, const struct packet *p, s
 		struct iphdr *ip = data + sizeof(*eth);
 		udp = (void *)(ip + 1);
 		if ((void *)(udp + 1) > end)
-			return 0;
+			return PACKET;
 		ip->tos = 0;
 		ip->tot_len = bpf_htons(len + sizeof(*udp) + sizeof(*ip));
 		ip->id = 0;
@@ -626,12 +836,12 @@ static __always_inline int send(struct __sk_buff *skb, const struct packet *p, s
 		ip->check = 0;
 		ip->saddr = p->destination[3];
 		ip->daddr = p->source[3];
-		__u64 header = 0;
+		__u64 sum = 0;
 		__u16 *words = (void *)ip;
 #pragma unroll
 		for (int i = 0; i < sizeof(*ip) / 2; i++)
-			header += words[i];
-		ip->check = ~fold(header);
+			sum += words[i];
+		ip->check = ~fold(sum);
 	}
 	udp->source = p->destination_port;
 	udp->dest = p->source_port;
@@ -641,145 +851,58 @@ static __always_inline int send(struct __sk_buff *skb, const struct packet *p, s
 	__builtin_memcpy(mac, eth->h_dest, ETH_ALEN);
 	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
 	__builtin_memcpy(eth->h_source, mac, ETH_ALEN);
-	return 1;
+	return DONE;
+}
+
+// commit counts the answer and sends it, if the record is still the one that was read.
+STEP commit(struct __sk_buff *skb) {
+	struct work *w = work_of();
+	if (!w)
+		return PASS;
+	struct record *r = record_at(w->reply.at.granule);
+	if (!r)
+		return NO_ENTRY;
+	__u64 *answers = &r->counts[w->reply.counter & 7];
+	// An atomic operation whose result is used is a full barrier: all reads of the record come before that of its version.
+	__u64 before = __sync_fetch_and_add(answers, 1);
+	int result = EXPIRED;
+	if (before != ~0ULL && WORD(__u32, &r->version) == w->reply.at.version)
+		result = send(skb);
+	if (result != DONE)
+		__sync_fetch_and_add(answers, -1);
+	return result;
+}
+
+static __always_inline int answer(struct __sk_buff *skb) {
+	int result = parse_packet(skb);
+	if (result != DONE)
+		return result;
+	struct work *w = work_of();
+	if (!w)
+		return PASS;
+	__builtin_memset(w->query, 0, MAX_QUERY + 9); // a multiple of 8, with what the sum of the last bytes reads
+	__u32 len = w->packet.len, head = w->packet.dns;
+	if (len < HEADER || len > MAX_QUERY || bpf_skb_load_bytes(skb, head, w->query, len))
+		return PACKET;
+	if ((result = parse_query()) != DONE || (result = find()) != DONE || (result = validate()) != DONE || (result = choose()) != DONE ||
+	    (result = check_sum()) != DONE || (result = build()) != DONE)
+		return result;
+	return commit(skb);
 }
 
 SEC("tc")
 int nearside_answer(struct __sk_buff *skb) {
-	struct packet p;
-	struct question q;
-	struct place at;
-	__u32 zero = 0, listener;
-	struct control *c = bpf_map_lookup_elem(&control, &zero);
-	if (!c)
+	__u64 begin = bpf_ktime_get_ns();
+	int result = answer(skb);
+	if (result == PASS)
 		return PASS;
-	int parsed = parse_packet(skb, c, &p, &listener);
-	if (parsed == PASS)
+	if (result != DONE) {
+		if (result > 0 && result < REASONS)
+			count(result, 1);
 		return PASS;
-	if (parsed != REASONS)
-		return pass(parsed);
-	__u64 now = bpf_ktime_get_ns();
-	if (listener >= MAX_LISTENERS || now >= c->until[listener])
-		return pass(NO_LEASE);
-
-	struct work *w = bpf_map_lookup_elem(&works, &zero);
-	struct arena *a = bpf_map_lookup_elem(&arena, &zero);
-	if (!w || !a)
-		return PASS;
-	__builtin_memset(w->query, 0, MAX_QUERY + 9); // a multiple of 8, with what the sum of the last bytes reads
-	__u32 len = p.len;
-	if (len < HEADER || len > MAX_QUERY || bpf_skb_load_bytes(skb, p.dns, w->query, len))
-		return pass(PACKET);
-	w->key.listener = listener;
-	if (!parse_query(w, len, &q))
-		return pass(QUERY);
-
-	struct record *r = 0;
-	if (c->searches[listener]) {
-		struct client_key key;
-		__builtin_memcpy(key.address, p.source, 16);
-		struct client *client = bpf_map_lookup_elem(&clients, &key);
-		if (client && now < c->clients_until) {
-			w->key.list = client->list;
-			r = find(w, a, &at);
-			w->key.list = 0;
-		}
-	}
-	if (!r)
-		r = find(w, a, &at);
-	if (!r)
-		return pass(NO_ENTRY);
-	if (WORD(__u32, &r->version) != at.version || r->name_len != q.name_len)
-		return pass(EXPIRED);
-
-	// The answer is valid while a session vouches for it, or until its TTL ends.
-	__u64 until = r->until, expires = r->expires, stored = r->stored, limit = r->limit;
-	__u32 age = 0, max = 0, vouched = 0;
-	if (r->session) {
-		struct session *s = &c->sessions[r->session & (MAX_SESSIONS - 1)];
-		vouched = now < s->until && (!r->vouched_until || now < r->vouched_until);
-		if (!vouched && s->lapsed)
-			return pass(EXPIRED);
-	}
-	if (!vouched && now >= until)
-		return pass(EXPIRED);
-	if (!(r->flags & RECORD_FIXED) && now > stored) {
-		if (!vouched)
-			age = (now - stored) / 1000000000;
-		if (vouched && limit > now)
-			max = seconds(limit - now);
-		else if (!vouched && r->session)
-			max = seconds(expires - now);
-	}
-
-	if (q.upper && !(r->flags & RECORD_ANY_CASE))
-		return pass(CASE);
-	__u32 options = q.edns ? r->options : 0, opt = q.edns ? OPT + options : 0;
-	if (options > MAX_OPTIONS)
-		return pass(LENGTH);
-	const struct form *f = &r->forms[0];
-	__u32 form = 0, size = f->len + opt, counted = size + f->excess;
-	if (!f->len || counted > q.limit || counted > (p.ipv6 ? 1220 : 1480)) {
-		f = &r->forms[1];
-		form = 1;
-		size = f->len + opt;
-		counted = size + f->excess;
-		if (!f->len || q.upper || counted > q.limit)
-			return pass(LENGTH);
-	}
-	if (size > MAX_ANSWER || size < HEADER)
-		return pass(LENGTH);
-	enum checksum state = checksum_state(&p, w);
-	if (state == WRONG)
-		return pass(CHECKSUM);
-
-	__u8 *b = w->reply;
-	__u32 end = f->len;
-	if (end > MAX_ANSWER || end < HEADER)
-		return pass(LENGTH);
-	copy_answer(at.granule, form);
-	b[0] = w->query[0];
-	b[1] = w->query[1];
-	b[2] = 0x80 | (b[2] & 0x04) | (w->query[2] & 0x01);
-	b[3] = (b[3] & (q.dnssec_ok || w->query[3] & 0x20 ? 0xaf : 0x8f)) | (w->query[3] & 0x10);
-	if (q.upper) {
-		copy_name(w, b + HEADER);
-		set_owners(at.granule, form);
-	}
-	if (age || max)
-		set_ttls(at.granule, form, age, max);
-	if (r->flags & RECORD_SHUFFLE && f->count > 1)
-		shuffle(at.granule, form);
-	if (q.edns) {
-		write16(b + 10, read16(b + 10) + 1);
-		__u8 *o = b + end;
-		o[0] = 0;
-		write16(o + 1, 41);
-		write16(o + 3, q.udp_size);
-		o[5] = o[6] = o[8] = 0;
-		o[7] = q.dnssec_ok ? 0x80 : 0;
-		write16(o + 9, options);
-		if (options)
-			copy_options(o + OPT, (__u8 *)r + AT(r->options_at));
-	}
-	if (size > MAX_ANSWER)
-		return pass(LENGTH);
-	WORD(__u32, b + size) = 0; // the sum of the last bytes
-
-	__u32 counter = (q.edns ? COUNT_EDNS : 0) | (p.ipv6 ? COUNT_IPV6 : 0) | (expires && now >= expires ? COUNT_BEYOND : 0);
-	__u64 *answers = &r->counts[counter & 7];
-	// An atomic operation whose result is used is a full barrier: all reads of the record come before that of its version.
-	__u64 before = __sync_fetch_and_add(answers, 1);
-	if (before == ~0ULL || WORD(__u32, &r->version) != at.version) {
-		__sync_fetch_and_add(answers, -1);
-		return pass(EXPIRED);
-	}
-	if (!send(skb, &p, w, size, state)) {
-		__sync_fetch_and_add(answers, -1);
-		return pass(PACKET);
 	}
 	count(ANSWERED, 1);
-	count(NANOSECONDS, bpf_ktime_get_ns() - now);
+	count(NANOSECONDS, bpf_ktime_get_ns() - begin);
 	return bpf_redirect(skb->ifindex, 0);
 }
 

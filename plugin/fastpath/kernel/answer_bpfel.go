@@ -64,22 +64,6 @@ type answerPlace struct {
 	Version uint32
 }
 
-type answerReason uint32
-
-const (
-	answerReasonANSWERED    answerReason = 0
-	answerReasonNANOSECONDS answerReason = 1
-	answerReasonNO_ENTRY    answerReason = 2
-	answerReasonNO_LEASE    answerReason = 3
-	answerReasonEXPIRED     answerReason = 4
-	answerReasonQUERY       answerReason = 5
-	answerReasonLENGTH      answerReason = 6
-	answerReasonCASE        answerReason = 7
-	answerReasonPACKET      answerReason = 8
-	answerReasonCHECKSUM    answerReason = 9
-	answerReasonREASONS     answerReason = 10
-)
-
 type answerRecord struct {
 	_            structs.HostLayout
 	Version      uint32
@@ -113,11 +97,48 @@ type answerRecord struct {
 }
 
 type answerWork struct {
-	_     structs.HostLayout
-	Query [256]uint8
-	Reply [2048]uint8
-	Masks [16]uint64
-	Key   answerKey
+	_      structs.HostLayout
+	Query  [256]uint8
+	Bytes  [2048]uint8
+	Masks  [16]uint64
+	Key    answerKey
+	Packet struct {
+		_               structs.HostLayout
+		Source          [4]uint32
+		Destination     [4]uint32
+		Dns             uint32
+		Len             uint32
+		SourcePort      uint16
+		DestinationPort uint16
+		Checksum        uint16
+		Ipv6            uint16
+	}
+	Question struct {
+		_                structs.HostLayout
+		Upper            uint64
+		NameLen          uint32
+		Limit            uint32
+		UdpSize          uint16
+		Zero             uint16
+		Edns             uint8
+		DnssecOk         uint8
+		Authentic        uint8
+		CheckingDisabled uint8
+	}
+	Reply struct {
+		_        structs.HostLayout
+		At       answerPlace
+		Form     uint32
+		Len      uint32
+		Size     uint32
+		Options  uint32
+		Age      uint32
+		Max      uint32
+		Left     uint32
+		Counter  uint32
+		Complete uint32
+	}
+	_ [4]byte
 }
 
 // Names of all BPF objects in the ELF.

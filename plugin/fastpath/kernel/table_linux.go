@@ -550,7 +550,7 @@ func (t *Table) collect(now time.Duration) {
 
 // measure reads the time that the answers since the last call have taken.
 func (t *Table) measure() {
-	answered, spent := t.counter(answerReasonANSWERED), t.counter(answerReasonNANOSECONDS)
+	answered, spent := t.counter(answeredTotal), t.counter(nanosecondsTotal)
 	if n := answered - t.answered; n > 0 {
 		t.took = time.Duration((spent - t.spent) / n) // #nosec G115 -- nanoseconds
 	}
@@ -575,9 +575,9 @@ func (t *Table) count(r *record) (all uint64) {
 }
 
 // counter returns a counter of all processors.
-func (t *Table) counter(reason answerReason) (total uint64) {
+func (t *Table) counter(number uint32) (total uint64) {
 	var each []uint64
-	if err := t.objects.Counters.Lookup(reason, &each); err != nil {
+	if err := t.objects.Counters.Lookup(number, &each); err != nil {
 		return 0 // not after a successful load
 	}
 	for _, n := range each {
@@ -594,24 +594,38 @@ type Statistics struct {
 	Passed   map[string]uint64 // queries to the listeners that went on to their sockets, by reason
 }
 
-// passed are the labels of reasons.
-var passed = map[answerReason]string{
-	answerReasonNO_ENTRY: "no_entry", answerReasonNO_LEASE: "no_lease", answerReasonEXPIRED: "expired", answerReasonQUERY: "query",
-	answerReasonLENGTH: "length", answerReasonCASE: "case", answerReasonPACKET: "packet", answerReasonCHECKSUM: "checksum",
+// Counters of answer.c: the answers, their nanoseconds, and the queries that were passed on.
+const (
+	answeredTotal = iota
+	nanosecondsTotal
+	passedNoEntry
+	passedNoLease
+	passedExpired
+	passedQuery
+	passedLength
+	passedCase
+	passedPacket
+	passedChecksum
+)
+
+// passed are the labels of the reasons to pass a query on.
+var passed = [...]string{
+	passedNoEntry: "no_entry", passedNoLease: "no_lease", passedExpired: "expired", passedQuery: "query", passedLength: "length",
+	passedCase: "case", passedPacket: "packet", passedChecksum: "checksum",
 }
 
 // Statistics returns the numbers.
 func (t *Table) Statistics() Statistics {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := Statistics{Answered: t.counter(answerReasonANSWERED), Refused: t.refused.Load(), Passed: map[string]uint64{}}
+	s := Statistics{Answered: t.counter(answeredTotal), Refused: t.refused.Load(), Passed: map[string]uint64{}}
 	for r := range t.records {
 		if !r.over.Load() {
 			s.Entries++
 		}
 	}
-	for reason, label := range passed {
-		s.Passed[label] = t.counter(reason)
+	for number, label := range passed[passedNoEntry:] {
+		s.Passed[label] = t.counter(uint32(passedNoEntry + number)) // #nosec G115 -- a constant
 	}
 	return s
 }
