@@ -1,6 +1,8 @@
 package fastpath
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -19,6 +21,7 @@ type kernelAnswers struct {
 	mu         sync.Mutex
 	table      *kernel.Table // nil while no block has the option, and if it cannot be loaded
 	interfaces *kernel.Interfaces
+	forced     bool // the interfaces are those of option force
 	failed     bool // to load, which is logged once
 	unfollow   func()
 	// numbers are those of the listeners in the table.
@@ -39,7 +42,7 @@ func (k *kernelAnswers) serve(l *listener) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	wanted, forced := l.server.Load().wantsKernel()
-	address, ok := addressOf(l.address)
+	address, ok := ownAddress(l.address)
 	if !wanted || !ok {
 		if old := l.kernel.Swap(nil); old != nil {
 			old.table.Clear(old.number)
@@ -59,12 +62,28 @@ func (k *kernelAnswers) serve(l *listener) {
 	}
 	k.numbers.Store(address, n)
 	l.kernel.Store(&kernelListener{table: k.table, number: n, epoch: k.table.Clear(n)})
-	if k.unfollow == nil {
-		k.unfollow = leases.Process.Follow(k.setLease)
-	} else {
-		k.unfollow() // the new listener needs its lease as well
-		k.unfollow = leases.Process.Follow(k.setLease)
+	if k.unfollow != nil {
+		k.unfollow()
 	}
+	k.unfollow = leases.Process.Follow(k.setLease) // which calls it for the present leases, too
+}
+
+// remove ends the answers of the kernel to queries of a listener that closes, and all of them if no listener has any.
+func (k *kernelAnswers) remove(closing []*listener, left map[string]*listener) {
+	k.mu.Lock()
+	for _, l := range closing {
+		if old := l.kernel.Swap(nil); old != nil {
+			old.table.Clear(old.number)
+			old.table.SetLease(old.number, time.Time{})
+		}
+	}
+	k.mu.Unlock()
+	for _, l := range left {
+		if l.kernel.Load() != nil {
+			return
+		}
+	}
+	k.close()
 }
 
 // setLease sets the end of the lease of a listener.
@@ -77,27 +96,34 @@ func (k *kernelAnswers) setLease(address netip.AddrPort, until time.Time) {
 
 // open loads the program, and attaches it to the interfaces of pods.
 func (k *kernelAnswers) open(forced bool) bool {
-	if k.table != nil {
-		k.interfaces.Force(forced)
+	if k.table != nil && k.forced == forced {
 		return true
 	}
-	table, err := kernel.NewTable(answers.Shared)
-	if err == nil {
-		k.interfaces, err = kernel.Follow(table, kernel.Options{Force: forced, Log: log.Infof})
-		if err != nil {
-			_ = table.Close() // nothing is attached
-		}
+	err := k.load(forced)
+	if err != nil && !k.failed {
+		log.Errorf("The kernel answers no queries: %v", err)
 	}
+	k.failed = err != nil
+	return err == nil
+}
+
+func (k *kernelAnswers) load(forced bool) (err error) {
+	if k.table == nil {
+		if k.table, err = kernel.NewTable(answers.Shared); err != nil {
+			return err
+		}
+	} else if err := k.interfaces.Close(); err != nil {
+		return fmt.Errorf("detach the program: %w", err)
+	}
+	k.interfaces, err = kernel.Follow(k.table.Programs(), kernel.Options{Force: forced, Log: log.Infof})
 	if err != nil {
-		if !k.failed {
-			k.failed = true
-			log.Errorf("The kernel answers no queries: %v", err)
-		}
-		return false
+		err = errors.Join(err, k.table.Close()) // nothing is attached
+		k.table = nil
+		return err
 	}
-	k.table, k.failed = table, false
-	kernelMetrics.set(table, k.interfaces)
-	return true
+	k.forced = forced
+	kernelMetrics.set(k.table, k.interfaces)
+	return nil
 }
 
 // close ends all answers of the kernel.
@@ -107,7 +133,9 @@ func (k *kernelAnswers) close() {
 	if k.table == nil {
 		return
 	}
-	k.unfollow()
+	if k.unfollow != nil {
+		k.unfollow()
+	}
 	kernelMetrics.set(nil, nil)
 	if err := k.interfaces.Close(); err != nil {
 		log.Errorf("Detach the program that answers in the kernel: %v", err)
@@ -127,8 +155,8 @@ func (s *server) wantsKernel() (wanted, forced bool) {
 	return wanted, forced
 }
 
-// addressOf returns the address of a server in CoreDNS's form, false if it has none of its own.
-func addressOf(server string) (a netip.AddrPort, ok bool) {
+// ownAddress returns the address of a server in CoreDNS's form, false if it has none of its own.
+func ownAddress(server string) (a netip.AddrPort, ok bool) {
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(server, transport.DNS+"://"))
 	if err != nil {
 		return a, false

@@ -252,6 +252,7 @@ func (r *registry) stop(next *block.Configuration) {
 			r.dropped[address] += reader.socket.drops()
 		}
 	}
+	inKernel.remove(closing, r.all)
 	r.mu.Unlock()
 	if next != nil {
 		coherence.Process.Revoke() // the data of answers of the replaced servers are not watched any more

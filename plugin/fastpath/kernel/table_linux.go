@@ -155,9 +155,9 @@ func (t *Table) mmap(m *ebpf.Map, size int) ([]byte, error) {
 	return b, nil
 }
 
-// Programs returns what is attached to interfaces: the program, and the filter for kernels without links for tc.
-func (t *Table) Programs() (answer, filter *ebpf.Program) {
-	return t.objects.NearsideAnswer, t.objects.NearsideFilter
+// Programs returns what is attached to interfaces.
+func (t *Table) Programs() Programs {
+	return Programs{Answer: t.objects.NearsideAnswer, Filter: t.objects.NearsideFilter, Tail: t.objects.Program}
 }
 
 // Close ends all answers. The programs must be detached.
