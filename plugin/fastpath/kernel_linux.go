@@ -72,7 +72,7 @@ func (k *kernelAnswers) serve(l *listener) {
 func (k *kernelAnswers) remove(closing []*listener, left map[string]*listener) {
 	k.mu.Lock()
 	for _, l := range closing {
-		if old := l.kernel.Swap(nil); old != nil {
+		if old := l.kernel.Swap(nil); old != nil && old.table == k.table {
 			old.table.Clear(old.number)
 			old.table.SetLease(old.number, time.Time{})
 		}

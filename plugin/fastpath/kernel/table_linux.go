@@ -285,9 +285,12 @@ func (t *Table) endAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for r := range t.records {
-		r.Remove()
+		t.end(r)
 	}
-	time.Sleep(time.Millisecond) // of the programs that run, which are detached
+	for s := range t.sessions {
+		s.Mirror(nil)
+	}
+	time.Sleep(time.Millisecond) // for a program that has begun before it was detached
 	t.measure()
 	for r := range t.records {
 		t.count(r)
