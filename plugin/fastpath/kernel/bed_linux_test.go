@@ -41,6 +41,7 @@ type bed struct {
 	keyspace *answers.Keyspace
 	numbers  map[netip.AddrPort]int
 	counted  recorder
+	closed   bool
 }
 
 // recorder records the answers that a Table has counted.
@@ -77,6 +78,9 @@ func newBed(t testing.TB) *bed {
 	}
 	b.Table = table
 	t.Cleanup(func() {
+		if b.closed {
+			return
+		}
 		if err := table.Close(); err != nil {
 			t.Error(err)
 		}

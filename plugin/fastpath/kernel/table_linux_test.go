@@ -451,3 +451,27 @@ type fixedLists struct{ list atomic.Uint32 }
 
 // ListOf implements Lists.
 func (f *fixedLists) ListOf(netip.Addr) uint32 { return f.list.Load() }
+
+// TestClose uses entries and sessions after the table was closed: neither refers to its memory any more.
+func TestClose(t *testing.T) {
+	b := newBed(t)
+	s := coherence.NewSession(answers.Now)
+	s.Opened(answers.Now(), 0)
+	s.Heard(0)
+	e := b.must(web, address(t, web, func(e *answers.Entry) { e.Voucher = s.Voucher([]uint64{7}) }))
+	if b.ask(web, nil) != redirected {
+		t.Fatal("not answered in the kernel")
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.closed = true
+	if b.counted.total() != 1 {
+		t.Errorf("%d answers counted, want 1", b.counted.total())
+	}
+	s.Heard(0)
+	b.store.Remove(e)
+	if n := b.store.Bytes(); n != 0 {
+		t.Errorf("%d bytes of the store are in use", n)
+	}
+}
