@@ -194,6 +194,7 @@ struct {
 
 // packet is the packet of a query.
 struct packet {
+	__u32 valid;
 	__u32 source[4], destination[4];
 	__u32 dns; // offset of the message
 	__u32 len; // of the message
@@ -227,6 +228,7 @@ struct reply {
 
 // work is the state of the query on a processor, between the functions below.
 struct work {
+	__u32 scratch, zeros;
 	__u8 query[256];
 	__u8 bytes[2048]; // of the reply
 	__u64 masks[MAX_NAME / 8]; // of the bytes of the name
@@ -312,6 +314,7 @@ static __always_inline __u64 sum(__u8 *b, __u32 len) {
 		rest = (rest + 3) & 0x3fc;
 		if (rest == 0 || rest > 512)
 			break;
+		asm volatile("%0 &= 0x3fc" : "+r"(rest));
 		total += (__u32)bpf_csum_diff(0, 0, (__be32 *)(b + at), rest, 0);
 	}
 	return total;
@@ -331,7 +334,6 @@ STEP parse_packet(struct __sk_buff *skb) {
 	struct ethhdr *eth = data;
 	struct udphdr *udp;
 	__u32 total;
-	int valid = 1;
 	if (skb->vlan_present || skb->pkt_type != 0)
 		return PASS;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
@@ -364,7 +366,7 @@ STEP parse_packet(struct __sk_buff *skb) {
 #pragma unroll
 		for (int i = 0; i < sizeof(*ip) / 2; i++)
 			header += words[i];
-		valid = ip->ihl == 5 && !(ip->frag_off & bpf_htons(0x3fff)) && bpf_ntohs(ip->tot_len) == skb->len - sizeof(*eth) &&
+		p->valid = ip->ihl == 5 && !(ip->frag_off & bpf_htons(0x3fff)) && bpf_ntohs(ip->tot_len) == skb->len - sizeof(*eth) &&
 			fold(header) == 0xffff && first != 0 && first < 224;
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip = data + sizeof(*eth);
@@ -388,7 +390,7 @@ STEP parse_packet(struct __sk_buff *skb) {
 		p->ipv6 = 1;
 		p->dns = sizeof(*eth) + sizeof(*ip) + sizeof(*udp);
 		total = bpf_ntohs(ip->payload_len);
-		valid = total == skb->len - sizeof(*eth) - sizeof(*ip) && ip->saddr.s6_addr[0] != 0xff &&
+		p->valid = total == skb->len - sizeof(*eth) - sizeof(*ip) && ip->saddr.s6_addr[0] != 0xff &&
 			(p->source[0] | p->source[1] | p->source[2] | p->source[3]) != 0;
 	} else {
 		return PASS;
@@ -404,7 +406,7 @@ STEP parse_packet(struct __sk_buff *skb) {
 	__u32 *l = bpf_map_lookup_elem(&listeners, &key);
 	if (!l || *l >= MAX_LISTENERS)
 		return PASS;
-	if (!valid || udp_len != total || skb->gso_size || p->source_port == 0)
+	if (!p->valid || udp_len != total || skb->gso_size || p->source_port == 0)
 		return PACKET;
 	__u32 len = udp_len - sizeof(*udp);
 	if (len < HEADER + 1 + QUESTION || len > MAX_QUERY)
@@ -430,6 +432,13 @@ STEP check_sum(void) {
 	int complete = p->checksum == 0 || fold(whole) == 0xffff, partial = p->checksum == fold(head);
 	w->reply.complete = complete;
 	return complete == partial ? CHECKSUM : DONE;
+}
+
+// mask_of returns a mask of the first bytes of a word. It has no branches, of which the verifier would examine each combination.
+static __always_inline __u64 mask_of(__s64 bytes) {
+	__s64 before = bytes - 8, none = bytes - 1;
+	asm volatile("%0 s>>= 63\n%1 s>>= 63" : "+r"(before), "+r"(none));
+	return ~before | (~none & ((1ULL << (8 * bytes & 63)) - 1));
 }
 
 // parse_query parses the message and sets the key, except the list and the listener.
@@ -462,11 +471,13 @@ STEP parse_query(void) {
 			q->limit = q->udp_size;
 		q->dnssec_ok = opt[7] >> 7;
 	}
-	__u32 name_len = len - HEADER - QUESTION;
-	if (len < HEADER + QUESTION + 1 || name_len > MAX_NAME)
+	WORD(__u32, &w->scratch) = len - QUESTION;
+	__u32 at = WORD(__u32, &w->scratch);
+	__u32 name_len = at - HEADER;
+	if (at < HEADER + 1 || at > HEADER + MAX_NAME)
 		return QUERY;
 	q->name_len = name_len;
-	__u8 *end = b + len - QUESTION;
+	__u8 *end = b + at;
 	if (read16(end + 2) != 1)
 		return QUERY;
 	w->key.type = bpf_htons(read16(end));
@@ -475,8 +486,7 @@ STEP parse_query(void) {
 	__u64 any = 0;
 #pragma unroll
 	for (int i = 0; i < MAX_NAME / 8; i++) {
-		int bytes = (int)name_len - 8 * i;
-		__u64 mask = bytes >= 8 ? ~0ULL : bytes <= 0 ? 0 : (1ULL << (8 * bytes)) - 1;
+		__u64 mask = mask_of((__s64)name_len - 8 * i);
 		__u64 x = WORD(__u64, b + HEADER + 8 * i) & mask;
 		__u64 low = x & 0x7f7f7f7f7f7f7f7fULL;
 		__u64 upper = ~x & 0x8080808080808080ULL & ((low + 0x3f3f3f3f3f3f3f3fULL) ^ (low + 0x2525252525252525ULL));

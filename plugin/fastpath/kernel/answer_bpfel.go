@@ -97,13 +97,16 @@ type answerRecord struct {
 }
 
 type answerWork struct {
-	_      structs.HostLayout
-	Query  [256]uint8
-	Bytes  [2048]uint8
-	Masks  [16]uint64
-	Key    answerKey
-	Packet struct {
+	_       structs.HostLayout
+	Scratch uint32
+	Zeros   uint32
+	Query   [256]uint8
+	Bytes   [2048]uint8
+	Masks   [16]uint64
+	Key     answerKey
+	Packet  struct {
 		_               structs.HostLayout
+		Valid           uint32
 		Source          [4]uint32
 		Destination     [4]uint32
 		Dns             uint32
@@ -113,6 +116,7 @@ type answerWork struct {
 		Checksum        uint16
 		Ipv6            uint16
 	}
+	_        [4]byte
 	Question struct {
 		_                structs.HostLayout
 		Upper            uint64

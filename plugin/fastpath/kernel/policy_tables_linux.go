@@ -1,0 +1,123 @@
+package kernel
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	mdlayher "github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// tableFamilies are the names of nftables' families of IP packets and of frames.
+var tableFamilies = map[byte]string{
+	unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6",
+	unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_NETDEV: "netdev",
+}
+
+// tablesEngine returns the policy engine with chains in nftables, of which iptables-nft is a part.
+func tablesEngine() (found Engine, err error) {
+	if !tablesLoaded() {
+		return Engine{}, nil
+	}
+	c, err := mdlayher.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return Engine{}, &KernelError{"list chains of nftables", err}
+	}
+	if err = c.SetDeadline(time.Now().Add(kernelWait)); err == nil {
+		found, err = findChain(c)
+	}
+	if err = errors.Join(err, c.Close()); err != nil {
+		return Engine{}, &KernelError{"list chains of nftables", err}
+	}
+	return found, nil
+}
+
+// findChain lists the chains until it finds one of a policy engine. The kernel sends them in parts, and marks a part if the
+// rules have changed since the first one: the list may lack chains then. google/nftables does not return the mark.
+func findChain(c *mdlayher.Conn) (Engine, error) {
+	const tries = 5
+	for range tries {
+		replies, err := c.Execute(mdlayher.Message{
+			Header: mdlayher.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN, Flags: mdlayher.Request | mdlayher.Dump},
+			Data:   []byte{unix.NFPROTO_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+		})
+		if err != nil {
+			return Engine{}, err
+		}
+		interrupted := false
+		for _, m := range replies {
+			interrupted = interrupted || m.Header.Flags&mdlayher.DumpInterrupted != 0
+			if found, err := chainEngine(m.Data); err != nil || found != (Engine{}) {
+				return found, err
+			}
+		}
+		if !interrupted {
+			break
+		}
+	}
+	return Engine{}, nil
+}
+
+// chainEngine returns the engine of a chain in a message of the kernel.
+func chainEngine(data []byte) (Engine, error) {
+	const header = 4 // struct nfgenmsg
+	if len(data) < header {
+		return Engine{}, nil // the end of the list
+	}
+	attributes, err := mdlayher.NewAttributeDecoder(data[header:])
+	if err != nil {
+		return Engine{}, err
+	}
+	attributes.ByteOrder = binary.BigEndian
+	var table, chain string
+	for attributes.Next() {
+		switch attributes.Type() {
+		case unix.NFTA_CHAIN_TABLE:
+			table = attributes.String()
+		case unix.NFTA_CHAIN_NAME:
+			chain = attributes.String()
+		}
+	}
+	return engineOf(tableFamilies[data[0]], table, chain), attributes.Err()
+}
+
+// tablesLoaded reports whether the kernel has nf_tables: listing chains would load the module. plugin/nodelocal/rules reads the
+// same files.
+func tablesLoaded() bool {
+	loaded, err := hasLine("/proc/modules", func(line string) bool { return strings.HasPrefix(line, "nf_tables ") })
+	if loaded || errors.Is(err, fs.ErrNotExist) {
+		return true // a kernel without modules loads none
+	}
+	return tablesBuiltIn()
+}
+
+// tablesBuiltIn reports whether nf_tables is a part of the kernel, or a module that is loaded.
+var tablesBuiltIn = sync.OnceValue(func() bool {
+	found, err := hasLine("/proc/kallsyms", func(line string) bool {
+		fields := strings.Fields(line)
+		return len(fields) == 3 && fields[2] == "nft_do_chain" // a function of a module has a fourth field
+	})
+	return found && err == nil
+})
+
+// hasLine reports whether a file has a line for which match is true.
+func hasLine(path string, match func(string) bool) (bool, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = file.Close() }() // only read
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		if match(lines.Text()) {
+			return true, nil
+		}
+	}
+	return false, lines.Err()
+}
