@@ -334,7 +334,8 @@ STEP parse_packet(struct __sk_buff *skb) {
 	struct ethhdr *eth = data;
 	struct udphdr *udp;
 	__u32 total;
-	if (skb->vlan_present || skb->pkt_type != 0)
+	// A packet to a bridge is one to another host (3) for the port on which it arrives.
+	if (skb->vlan_present || (skb->pkt_type != 0 && skb->pkt_type != 3))
 		return PASS;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = data + sizeof(*eth);
