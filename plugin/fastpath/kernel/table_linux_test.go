@@ -281,7 +281,7 @@ func TestPassed(t *testing.T) {
 		"another address":         {frame(func(d *datagram) { d.to = netip.MustParseAddrPort("169.254.20.11:53") }, nil), ""},
 		"another port":            {frame(func(d *datagram) { d.to = netip.MustParseAddrPort("169.254.20.10:54") }, nil), ""},
 		"TCP":                     {frame(nil, func(f []byte) { f[ip+9] = 6; header(f) }), ""},
-		"broadcast":       {frame(nil, func(f []byte) { copy(f, "\xff\xff\xff\xff\xff\xff") }), ""},
+		"broadcast":               {frame(nil, func(f []byte) { copy(f, "\xff\xff\xff\xff\xff\xff") }), ""},
 		"VLAN":                    {frame(nil, func(f []byte) { f[12], f[13] = 0x81, 0 }), ""},
 		"ARP":                     {frame(nil, func(f []byte) { f[12], f[13] = 8, 6 }), ""},
 		"a short frame":           {frame(nil, nil)[:etherLen+20], ""},
