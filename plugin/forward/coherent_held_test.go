@@ -88,7 +88,7 @@ func TestCoherent_Held(t *testing.T) {
 		}
 		for i, s := range []*sessionServer{first, second} {
 			u := upstreamOf(f, i)
-			fallbacks := metric(t, "nearside_forward_fallbacks_total", "to", s.addr) + metric(t, "coredns_forward_coherence_fallbacks_total", "to", s.addr)
+			fallbacks := metric(t, "nearside_forward_fallbacks_total", "to", s.addr) + metric(t, "nearside_forward_coherence_fallbacks_total", "to", s.addr)
 			if u.doubted() || u.tcpBad.Load() || len(s.all()) != 1 || fallbacks != 0 || metric(t, checkFailures, "to", s.addr) != 0 {
 				t.Errorf("upstream %d: doubted %t, over UDP %t, %d connections, %v fallbacks", i, u.doubted(), u.tcpBad.Load(), len(s.all()), fallbacks)
 			}
@@ -205,7 +205,7 @@ func TestCoherent_RetryDelay(t *testing.T) {
 		t.Errorf("doubted %t, over UDP %t, %v failures, %d queries over %d connections", u.doubted(), u.tcpBad.Load(), failed, queries.Load(), len(s.all()))
 	}
 	for reason, want := range map[string]float64{"retry_delay": 1, "closed": 0, "unsupported": 0} {
-		if n := metric(t, "coredns_forward_coherence_fallbacks_total", "to", s.addr, "reason", reason); n != want {
+		if n := metric(t, "nearside_forward_coherence_fallbacks_total", "to", s.addr, "reason", reason); n != want {
 			t.Errorf("%v fallbacks because of %s, want %v", n, reason, want)
 		}
 	}

@@ -279,17 +279,17 @@ func TestCoherent(t *testing.T) {
 					t.Errorf("query %d is not with one empty request for notification:\n%v", i, m)
 				}
 			}
-			if n := metric(t, "coredns_forward_coherence_sessions", "to", s.addr); n != 1 {
+			if n := metric(t, "nearside_forward_coherence_sessions", "to", s.addr); n != 1 {
 				t.Errorf("%v sessions", n)
 			}
-			if age := metric(t, "coredns_forward_coherence_heartbeat_age_seconds", "to", s.addr); age < 0 || age > bounded.Seconds() || len(seriesOf(t, ages)) == 0 {
+			if age := metric(t, "nearside_forward_coherence_heartbeat_age_seconds", "to", s.addr); age < 0 || age > bounded.Seconds() || len(seriesOf(t, ages)) == 0 {
 				t.Errorf("age of the last heartbeat: %v", age)
 			}
 			s.push(dso.AppendInvalidate(nil, []uint64{handle}))
-			within(t, "the invalidation is counted", func() bool { return metric(t, "coredns_forward_coherence_invalidations_total", "to", s.addr) == 1 })
+			within(t, "the invalidation is counted", func() bool { return metric(t, "nearside_forward_coherence_invalidations_total", "to", s.addr) == 1 })
 			s.closeAll()
 			within(t, "the lost session is counted", func() bool {
-				return metric(t, "coredns_forward_coherence_fallbacks_total", "to", s.addr, "reason", "closed") == 1
+				return metric(t, "nearside_forward_coherence_fallbacks_total", "to", s.addr, "reason", "closed") == 1
 			})
 		})
 	}

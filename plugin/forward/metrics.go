@@ -104,15 +104,15 @@ var (
 // Metrics of the option coherent.
 var (
 	coherenceSessions = promauto.NewGaugeVec(prometheus.GaugeOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "coherence_sessions",
+		Namespace: namespace, Subsystem: pluginName, Name: "coherence_sessions",
 		Help: "Gauge of the open sessions with an upstream that reports the answers that end.",
 	}, []string{"to"})
 	coherenceInvalidations = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "coherence_invalidations_total",
+		Namespace: namespace, Subsystem: pluginName, Name: "coherence_invalidations_total",
 		Help: "Counter of the handles of answers that an upstream has invalidated.",
 	}, []string{"to"})
 	coherenceFallbacks = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "coherence_fallbacks_total",
+		Namespace: namespace, Subsystem: pluginName, Name: "coherence_fallbacks_total",
 		Help: "Counter of the times that the answers of an upstream fell back to their TTL, because no session vouches for them.",
 	}, []string{"to", "reason"})
 )

@@ -212,7 +212,7 @@ func TestCoherent_Metrics(t *testing.T) {
 		all := map[string]float64{}
 		for _, f := range families {
 			for _, m := range f.Metric {
-				name := strings.TrimPrefix(f.GetName(), plugin.Namespace+"_kubernetes_coherence_")
+				name := strings.TrimPrefix(f.GetName(), metricNamespace+"_kubernetes_coherence_")
 				for _, l := range m.Label {
 					name += " " + l.GetValue()
 				}

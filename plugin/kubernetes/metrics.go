@@ -1,11 +1,13 @@
 package kubernetes
 
 import (
-	"github.com/coredns/coredns/plugin"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
+
+// metricNamespace is the namespace of metrics that CoreDNS does not have.
+const metricNamespace = "nearside"
 
 // sessionMetrics are the metrics of the sessions with node caches. They are exported only while sessions are offered, so that
 // coherence_live is not 0 in a process without option coherent.
@@ -18,7 +20,7 @@ func init() { prometheus.MustRegister(newSessionMetrics(coherence.Process)) }
 
 func newSessionMetrics(r *coherence.Registry) *sessionMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(prometheus.BuildFQName(plugin.Namespace, pluginName, "coherence_"+name), help, labels, nil)
+		return prometheus.NewDesc(prometheus.BuildFQName(metricNamespace, pluginName, "coherence_"+name), help, labels, nil)
 	}
 	return &sessionMetrics{
 		registry:      r,

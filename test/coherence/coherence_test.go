@@ -208,8 +208,8 @@ func (h *history) awaitSessions() {
 func (p *program) hasSession(t testing.TB) bool {
 	t.Helper()
 	s := p.samples(t)
-	age := s.Sum("coredns_forward_coherence_heartbeat_age_seconds")
-	return s.Sum("coredns_forward_coherence_sessions") > 0 && age > 0 && age < promise.Seconds()
+	age := s.Sum("nearside_forward_coherence_heartbeat_age_seconds")
+	return s.Sum("nearside_forward_coherence_sessions") > 0 && age > 0 && age < promise.Seconds()
 }
 
 // samples returns the sums of the metrics of all caches, and of all replicas that run.
@@ -232,7 +232,7 @@ func coherence(all ...daemon.Samples) (text string) {
 	for _, samples := range all {
 		for key, value := range samples {
 			name, labels, _ := strings.Cut(key, "{")
-			if strings.Contains(name, "_coherence_") || strings.HasPrefix(name, "coredns_cache_hits_") || strings.HasPrefix(name, "coredns_cache_inv") || strings.HasPrefix(name, "coredns_cache_ref") {
+			if strings.Contains(name, "_coherence_") || strings.HasPrefix(name, "coredns_cache_hits_") || strings.HasPrefix(name, "nearside_cache_") {
 				if _, reason, ok := strings.Cut(labels, `reason="`); ok {
 					reason, _, _ = strings.Cut(reason, `"`)
 					name += " " + reason
@@ -255,7 +255,7 @@ func add(sums, more daemon.Samples) {
 
 // beyondTTL reports whether answers were served beyond their TTL.
 func beyondTTL(caches, _ daemon.Samples) error {
-	if n := caches.Sum("coredns_cache_hits_beyond_ttl_total"); n == 0 {
+	if n := caches.Sum("nearside_cache_hits_beyond_ttl_total"); n == 0 {
 		return fmt.Errorf("no answer was served beyond its TTL")
 	}
 	return nil
@@ -265,7 +265,7 @@ func beyondTTL(caches, _ daemon.Samples) error {
 func fellBack(reasons ...string) func(caches, servers daemon.Samples) error {
 	return func(caches, servers daemon.Samples) error {
 		for _, reason := range reasons {
-			if caches.Sum("coredns_forward_coherence_fallbacks_total", "reason", reason) > 0 {
+			if caches.Sum("nearside_forward_coherence_fallbacks_total", "reason", reason) > 0 {
 				return beyondTTL(caches, servers)
 			}
 		}

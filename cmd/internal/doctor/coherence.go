@@ -106,11 +106,11 @@ func (n *node) probeCoherence(ctx context.Context) []Line {
 // judgeSessions judges the sessions with one server, by the metrics of nodecache.
 func judgeSessions(metrics families, server netip.AddrPort) Line {
 	to := map[string]string{"to": server.String()}
-	sessions, _ := metrics.value("coredns_forward_coherence_sessions", to)
-	seconds, heard := metrics.value("coredns_forward_coherence_heartbeat_age_seconds", to)
+	sessions, _ := metrics.value("nearside_forward_coherence_sessions", to)
+	seconds, heard := metrics.value("nearside_forward_coherence_heartbeat_age_seconds", to)
 	heard = heard && seconds < math.MaxInt32 // neither infinite nor NaN
 	age := time.Duration(min(seconds, math.MaxInt32) * float64(time.Second))
-	fallbacks := metrics.byLabel("coredns_forward_coherence_fallbacks_total", to, "reason")
+	fallbacks := metrics.byLabel("nearside_forward_coherence_fallbacks_total", to, "reason")
 	line := Line{Check: "coherence " + shown(server), Value: count(sessions, "session"), Verdict: OK}
 	switch {
 	case sessions == 0 && fallbacks["unsupported"] > 0:
@@ -145,9 +145,9 @@ func (n *node) coherenceOfCluster(ctx context.Context, endpoint netip.AddrPort) 
 		line.Advice = "its Service has a port for metrics: is prometheus in the Corefile of clusterdns, and does a network policy drop the request?"
 		return line
 	}
-	live, offered := metrics.value("coredns_kubernetes_coherence_live", nil)
-	sessions, _ := metrics.value("coredns_kubernetes_coherence_sessions", nil)
-	subscriptions, _ := metrics.value("coredns_kubernetes_coherence_subscriptions", nil)
+	live, offered := metrics.value("nearside_kubernetes_coherence_live", nil)
+	sessions, _ := metrics.value("nearside_kubernetes_coherence_sessions", nil)
+	subscriptions, _ := metrics.value("nearside_kubernetes_coherence_subscriptions", nil)
 	line.Value = count(sessions, "session") + ", " + count(subscriptions, "subscription")
 	switch {
 	case !offered:
