@@ -105,7 +105,7 @@ var (
 var (
 	coherenceSessions = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "coherence_sessions",
-		Help: "Gauge of the open sessions with an upstream that reports the answers that end.",
+		Help: "Gauge of the open sessions with an upstream.",
 	}, []string{"to"})
 	coherenceInvalidations = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "coherence_invalidations_total",

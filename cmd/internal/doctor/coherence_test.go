@@ -53,7 +53,7 @@ func TestProbeCoherence(t *testing.T) {
 		{"no session", strings.Replace(sessionMetrics, "53\"} 3", "53\"} 0", 1) + "nearside_forward_coherence_fallbacks_total{reason=\"closed\",to=\"10.96.5.5:53\"} 2\n",
 			"warn | coherence 10.96.5.5 | no session; fallbacks: closed 2 | advice\n"},
 		{"unsupported", "# TYPE nearside_forward_coherence_fallbacks_total counter\nnearside_forward_coherence_fallbacks_total{reason=\"unsupported\",to=\"10.96.5.5:53\"} 1\n",
-			"warn | coherence 10.96.5.5 | no session: cluster DNS offers none; fallbacks: unsupported 1 | advice\n"},
+			"warn | coherence 10.96.5.5 | no session: cluster DNS offered none before; fallbacks: unsupported 1 | advice\n"},
 		{"not metrics", "<html>\n", "skip | coherence | metrics of nodecache at ADDRESS: text format parsing error in line 1: invalid metric name | advice\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -105,6 +105,19 @@ nearside_kubernetes_coherence_subscriptions 240
 			}
 		})
 	}
+	t.Run("advice without sessions", func(t *testing.T) {
+		to := netip.MustParseAddrPort("10.96.5.5:53")
+		metrics, err := machine{}.node(t).scrape(context.Background(), metricsServer(t,
+			"# TYPE nearside_forward_coherence_fallbacks_total counter\nnearside_forward_coherence_fallbacks_total{reason=\"unsupported\",to=\"10.96.5.5:53\"} 1\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range []Line{judgeSessions(metrics, to), machine{}.node(t).coherenceOfCluster(context.Background(), metricsServer(t, "up 1\n"))} {
+			if !strings.Contains(line.Advice, offering) {
+				t.Errorf("%s: advice %q, want %q in it", line.Check, line.Advice, offering)
+			}
+		}
+	})
 	t.Run("beside the line of nodecache", func(t *testing.T) {
 		s := setup{
 			corefile: true, coherent: []netip.AddrPort{netip.MustParseAddrPort("10.96.5.5:53")},
