@@ -27,7 +27,7 @@ func (u *upstream) coherence(maxAge time.Duration) *transport.Coherence {
 		byReason[reason] = coherenceFallbacks.WithLabelValues(u.address, reason)
 	}
 	return &transport.Coherence{
-		Now: answers.Now, MaxAge: maxAge,
+		Now: answers.Now, MaxAge: maxAge, Lost: u.lost,
 		Sessions:      coherenceSessions.WithLabelValues(u.address),
 		Invalidations: coherenceInvalidations.WithLabelValues(u.address),
 		Fallbacks:     byReason,

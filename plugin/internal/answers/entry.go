@@ -117,7 +117,6 @@ type Entry struct {
 	hash     uint64
 	size     int64
 	credit   atomic.Int32
-	link     *link                 // with a Voucher, from Put on
 	next     atomic.Pointer[Entry] // in the bucket
 	// newer and older are the neighbours in the ring that the clock hand walks, guarded by the store's mutex.
 	newer, older *Entry

@@ -28,6 +28,9 @@ type Validity struct {
 	Bounds [MaxBounds]Bound
 	// Voucher is that of the session over which the answer was received, nil without one.
 	Voucher *coherence.Voucher
+
+	link  *link // of the answer with a Voucher that was stored, from Put on
+	parts *part // of an answer that was made of such answers by Join
 }
 
 // advanced is a Generation that differs from every Bound of it.
@@ -80,6 +83,9 @@ func (v *Validity) until(t time.Duration) {
 // Voucher extends the validity only while those of both vouch, or until the end of the one without a Voucher.
 func (v *Validity) Join(other *Validity) {
 	v.Voucher = coherence.Join(v.Voucher, v.Expires, other.Voucher, other.Expires)
+	if other.link != nil {
+		v.parts = &part{other.link, v.parts}
+	}
 	if other.Expires != 0 {
 		v.until(other.Expires)
 	}
