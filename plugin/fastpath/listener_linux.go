@@ -246,7 +246,7 @@ func (r *registry) stop(next *block.Configuration) {
 		}
 	}
 	r.mu.Unlock()
-	if next != nil {
+	if next != nil && len(closing)+len(servers) > 0 {
 		coherence.Process.Revoke() // the data of answers of the replaced servers are not watched any more
 	}
 	var waiting sync.WaitGroup

@@ -28,7 +28,7 @@ func newSessionMetrics(r *coherence.Registry) *sessionMetrics {
 		subscriptions: desc("subscriptions", "Subscriptions of all sessions to changes of data that answers depend on."),
 		live:          desc("live", "1 while heartbeats are sent, 0 while the view of the cluster is not known to be current."),
 		invalidations: desc("invalidations_total", "Handles of changed data that were sent to sessions."),
-		refused:       desc("refused_total", "Subscriptions beyond a limit (session, source: those of the sessions with clients of one address, process), whose answers have no handles.", "reason"),
+		refused:       desc("refused_total", "Subscriptions beyond a limit (session, source: a quarter of the free ones for all sessions with clients of one address, process), whose answers have no handles.", "reason"),
 		closed:        desc("closed_total", "Sessions that the server has closed: the client did not read (unread), was silent, or sent a malformed message.", "reason"),
 	}
 }
