@@ -346,10 +346,12 @@ func TestListDenialsAreVouched(t *testing.T) {
 			b.want(candidate, denied)
 		}
 		b.wantQueries(1)
+		b.slowly(time.Second, denied) // popular denials are fetched again
 		b.invalidate(1)
 		if n := b.space.Len(answers.Denial); n != 0 {
 			t.Errorf("%d denials are still stored", n)
 		}
+		time.Sleep(2 * time.Second)
 	})
 }
 
