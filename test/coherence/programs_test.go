@@ -5,6 +5,8 @@ package coherence
 import (
 	"flag"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kubeapi"
@@ -94,13 +98,34 @@ func launch(t testing.TB, path, corefile string, start func(t testing.TB, path, 
 	return p
 }
 
-// startListening starts a clusterdns and waits until its fast path listens. Before that CoreDNS's own socket accepts connections,
-// on which a request for a session is answered with NOTIMP: the cache then uses TTLs for 10 s and longer.
-func startListening(t testing.TB, path, corefile string, args ...string) *daemon.Process {
+// startAccepting starts a clusterdns and waits until it accepts a session. Before its fast path has taken over CoreDNS's own
+// listener, connections to that get NOTIMP: the cache then uses TTLs for 10 s and longer.
+func startAccepting(t testing.TB, path, corefile string, args ...string) *daemon.Process {
 	t.Helper()
 	p := daemon.Launch(t, path, corefile, args...)
-	eventually(t, "fast path", func() bool { return strings.Contains(p.Output(), "fast path for .") })
+	eventually(t, "session", func() bool { return acceptsSession(p.Addr) })
 	return p
+}
+
+// sessionRequest is a request for a session with its length: plugin/internal/dso/README.md.
+var sessionRequest = []byte{0, 17, 0, 1, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xf8, 0xa0, 0, 1, 1}
+
+// acceptsSession reports whether a server answers a request for a session without an error.
+func acceptsSession(address string) bool {
+	c, err := net.DialTimeout("tcp", address, time.Second)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = c.Close() }() // the server may have closed it
+	var response [6]byte
+	if c.SetDeadline(time.Now().Add(time.Second)) != nil {
+		return false
+	}
+	if _, err := c.Write(sessionRequest); err != nil {
+		return false
+	}
+	_, err = io.ReadFull(c, response[:])
+	return err == nil && response[5]&0xf == dns.RcodeSuccess
 }
 
 // samples returns the metrics of the program.
@@ -156,7 +181,7 @@ func (h *history) startReplica() *replica {
 // startUnread starts a clusterdns that answers before it has read the cluster, and waits until it accepts sessions.
 func (h *history) startUnread() *replica {
 	h.t.Helper()
-	return h.start(0, startListening)
+	return h.start(0, startAccepting)
 }
 
 // start starts a clusterdns that waits before it answers until it has read the cluster, at most for a time.
