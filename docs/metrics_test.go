@@ -141,9 +141,9 @@ func TestMetricsOfPrograms(t *testing.T) {
 	_, more := exported(t, "nodecache", strings.ReplaceAll(nodeCorefile, "SERVER", cluster.Addr), "-metrics-listen-address=", "-node-name=node-a1")
 	names = append(names, more...)
 	for _, must := range []string{
-		"coredns_cache_hits_total", "coredns_dns_requests_total", "coredns_forward_coherence_sessions", "coredns_nodecache_setup_errors_total",
+		"coredns_cache_hits_total", "coredns_dns_requests_total", "nearside_forward_coherence_sessions", "coredns_nodecache_setup_errors_total",
 		"nearside_autopath_unknown_clients_total", "nearside_cache_bytes", "nearside_fastpath_answered_total", "nearside_forward_up",
-		"coredns_kubernetes_coherence_live", "nearside_kubernetes_last_sync_seconds", "nearside_reload_failed_total", "nearside_searchpath_expansions_total",
+		"nearside_kubernetes_coherence_live", "nearside_kubernetes_last_sync_seconds", "nearside_reload_failed_total", "nearside_searchpath_expansions_total",
 	} {
 		if !slices.Contains(names, must) {
 			t.Errorf("%s is not exported here: the test does not cover it", must)

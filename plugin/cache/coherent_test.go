@@ -346,10 +346,12 @@ func TestListDenialsAreVouched(t *testing.T) {
 			b.want(candidate, denied)
 		}
 		b.wantQueries(1)
+		b.slowly(time.Second, denied) // popular denials are fetched again
 		b.invalidate(1)
 		if n := b.space.Len(answers.Denial); n != 0 {
 			t.Errorf("%d denials are still stored", n)
 		}
+		time.Sleep(2 * time.Second)
 	})
 }
 
@@ -399,6 +401,21 @@ func TestTwoCaches(t *testing.T) {
 		back.session.Close()
 		front.want("w. A", address(2, 2)) // from the receipt of the other cache
 	})
+	chainOnly(t, "beyond the TTL", func(t *testing.T) {
+		back, front := newCoherentCache(t, "cache"), newTestCache(t, "cache")
+		front.upstream(back.ServeDNS)
+		back.vouched(address(1, 5), 1)
+		back.query("w. A")
+		back.pass(3 * time.Hour)
+		front.want("w. A", address(1, 5))
+		e, now := front.entry("w. A"), front.now()
+		if lifetime := e.Lifetime(now); lifetime < 0 {
+			t.Errorf("lifetime %v", lifetime)
+		}
+		if until, want := e.StaleUntil(now), back.entry("w. A").StaleUntil(now); until != want {
+			t.Errorf("stale until %v, that of the other cache until %v", until, want)
+		}
+	})
 	chainOnly(t, "late", func(t *testing.T) {
 		back, front := newCoherentCache(t, "cache"), newTestCache(t, "cache")
 		front.upstream(back.ServeDNS)
@@ -443,13 +460,32 @@ func TestLapsed(t *testing.T) {
 			b.open()
 			time.Sleep(defaultStale.recheck / 2)
 			b.vouched(address(3, 30), 1)
+			if !strings.Contains(corefile, "verify") {
+				b.want("w. A", address(2, 5)) // the upstream is not queried for a while after the failure
+			}
 			if strings.Contains(corefile, "off") {
+				time.Sleep(5 * time.Second) // until the TTL ends
 				b.want("w. A", address(3, 30))
 				b.pass(time.Hour)
 				b.want("w. A", address(3, 30))
 			}
 		})
 	}
+	inBubble(t, "immediate", func(t *testing.T) {
+		b := newCoherentCache(t, "cache {\nserve_stale\n}")
+		b.vouched(address(1, 30), 1)
+		b.query("w. A")
+		b.session.Retire()
+		b.open()
+		b.vouched(address(2, 30), 1)
+		b.want("w. A", address(1, 30))
+		synctest.Wait()
+		b.want("w. A", address(2, 30))
+		b.wantQueries(2)
+		if n := value(t, b.counters("").stale); n != 0 {
+			t.Errorf("%v stale answers, although their TTL has not expired", n)
+		}
+	})
 	inBubble(t, "works", func(t *testing.T) {
 		b := newCoherentCache(t, "cache")
 		b.vouched(address(1, 30), 1)
@@ -463,7 +499,56 @@ func TestLapsed(t *testing.T) {
 	})
 }
 
-// TestLateReply has a reply without a voucher, as of an attempt on another connection, after one with it: the vouched answer remains.
+// TestLapsedWhileSlow has a lapsed answer, and an upstream that does not answer: a client waits for as long as for a stale answer,
+// and gets none whose TTL ends meanwhile if stale answers are off.
+func TestLapsedWhileSlow(t *testing.T) {
+	const ttl = 30
+	lapsed := func(t *testing.T, corefile string, passed time.Duration) *coherentCache {
+		b := newCoherentCache(t, corefile)
+		b.vouched(address(1, ttl), 1)
+		b.query("w. A")
+		b.pass(passed)
+		b.session.Retire()
+		return b
+	}
+	waits := func(b *coherentCache, want time.Duration, reply string) {
+		b.t.Helper()
+		start := b.now()
+		b.want("w. A", reply)
+		if got := b.now() - start; got != want {
+			b.t.Errorf("the client waited for %s, want %s", got, want)
+		}
+	}
+	for _, corefile := range []string{"cache", "cache {\nserve_stale off\n}"} {
+		inBubble(t, corefile, func(t *testing.T) {
+			b := lapsed(t, corefile, time.Second)
+			b.slowly(4800*time.Millisecond, "SERVFAIL")
+			waits(b, defaultStale.timeout, address(1, ttl-2))
+			waits(b, 0, address(1, ttl-2))
+			time.Sleep(10 * time.Second)
+			waits(b, 0, address(1, ttl-12))
+			b.wantQueries(2)
+			if n := value(t, b.counters("").stale); n != 0 {
+				t.Errorf("%v stale answers, although their TTL has not expired", n)
+			}
+		})
+		for _, reply := range []string{address(2, ttl), "SERVFAIL"} {
+			inBubble(t, corefile+", expired meanwhile, "+reply[:7], func(t *testing.T) {
+				b := lapsed(t, corefile, (ttl-1)*time.Second)
+				b.slowly(3*time.Second, reply)
+				if strings.Contains(corefile, "off") {
+					waits(b, 3*time.Second, reply)
+				} else {
+					waits(b, defaultStale.timeout, staleA)
+				}
+				time.Sleep(3 * time.Second) // until the query to the upstream ends
+			})
+		}
+	}
+}
+
+// TestLateReply has a reply without a voucher, or one that was invalidated, as of an attempt on another connection, after one with a
+// voucher: the vouched answer remains.
 func TestLateReply(t *testing.T) {
 	inBubble(t, "late", func(t *testing.T) {
 		b := newCoherentCache(t, "cache")
@@ -484,6 +569,12 @@ func TestLateReply(t *testing.T) {
 		}
 		if b.put(key, late(), false) {
 			t.Error("the reply replaced a vouched answer")
+		}
+		ended := late()
+		ended.Voucher = b.session.Voucher([]uint64{2})
+		b.invalidate(2)
+		if b.put(key, ended, false) {
+			t.Error("the invalidated reply replaced a vouched answer")
 		}
 		b.want("w. A", address(1, 5))
 		b.session.Close()

@@ -32,10 +32,10 @@ var (
 	servedStale = counterVec(plugin.Namespace, "served_stale_total", "Queries answered with an expired answer.", byBlock)
 	evictions   = counterVec(plugin.Namespace, "evictions_total", "Answers evicted before they expired, by type.", byKind)
 
-	beyondTTL = counterVec(plugin.Namespace, "hits_beyond_ttl_total",
+	beyondTTL = counterVec(namespace, "hits_beyond_ttl_total",
 		"Queries answered from the cache after the TTL of the answer, while its session vouches for it. They are hits, too.", byBlock)
-	invalidated = counterVec(plugin.Namespace, "invalidated_total", "Answers removed because their session has invalidated them.", byBlock)
-	refetches   = counterVec(plugin.Namespace, "refetches_total", "Popular answers fetched again because their session has invalidated them.", byBlock)
+	invalidated = counterVec(namespace, "invalidated_total", "Answers removed because their session has invalidated them.", byBlock)
+	refetches   = counterVec(namespace, "refetches_total", "Popular answers fetched again because their session has invalidated them.", byBlock)
 
 	coalesced = counterVec(namespace, "coalesced_total", "Queries answered with the reply to another query for the same question.", byBlock)
 	skipped   = counterVec(namespace, "refreshes_skipped_total",

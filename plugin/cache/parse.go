@@ -179,7 +179,8 @@ func parseServeStale(h *Cache, args []string) (err error) {
 		if len(args) > 1 {
 			return fmt.Errorf("%q: unexpected argument", args[1])
 		}
-		h.stale = staleOptions{verify: true, onFailure: true} // for answers that have lapsed
+		h.stale = defaultStale // for answers that have lapsed
+		h.stale.maxAge = 0
 		return nil
 	}
 	s := staleOptions{maxAge: time.Hour}

@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 		{"cache {\nprefetch 10 10s\n}", func(o *options) { o.prefetch = prefetchOptions{10, 10 * time.Second, 10} }},
 		{"cache {\nprefetch 10 10s 90%\n}", func(o *options) { o.prefetch = prefetchOptions{10, 10 * time.Second, 90} }},
 		{"cache {\nserve_stale\n}", func(o *options) { o.stale = staleOptions{maxAge: time.Hour} }},
-		{"cache {\nserve_stale off\n}", func(o *options) { o.stale = staleOptions{verify: true, onFailure: true} }},
+		{"cache {\nserve_stale off\n}", func(o *options) { o.stale = defaultStale; o.stale.maxAge = 0 }},
 		{"cache {\nserve_stale 0\n}", func(o *options) { o.stale = staleOptions{} }},
 		{"cache {\nserve_stale 1h20m\n}", func(o *options) { o.stale = staleOptions{maxAge: 80 * time.Minute} }},
 		{"cache {\nserve_stale 1h IMMEDIATE 30s\n}", func(o *options) { o.stale = staleOptions{maxAge: time.Hour, ttl: 30} }},

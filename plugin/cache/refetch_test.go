@@ -9,6 +9,11 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
 // wireOnly is inBubble for queries in wire form alone.
@@ -75,6 +80,72 @@ func TestRefetch(t *testing.T) {
 		synctest.Wait()
 		b.wantQueries(1)
 	})
+}
+
+var expandMetrics = expand.NewMetrics("cache_test")
+
+// TestRefetchOfParts has an answer that was made of replies for two candidates of a search list: hits of the answer are hits of the
+// replies, which are refetched.
+func TestRefetchOfParts(t *testing.T) {
+	const candidate, bare = "w.a.", "w."
+	for _, form := range []string{"chain", "wire"} {
+		t.Run(form, func(t *testing.T) {
+			b := newCoherentCache(t, "cache")
+			b.store, b.space, b.now = answers.Shared, answers.Shared.NewKeyspace(), answers.Now // those of the expander
+			b.limit()
+			b.open()
+			b.SetExchanger(exchanger{b.Cache}, nil)
+			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+				reply, handle := denial("NXDOMAIN", 60, 60), uint64(1)
+				if r.Question[0].Name == bare {
+					reply, handle = address(1, 60), 2
+				}
+				vouch(ctx, r, b.session, handle)
+				m := replyTo(t, r, reply)
+				return m.Rcode, w.WriteMsg(m)
+			})
+			x := &expand.Expander{Plugin: "test", Next: b.Cache, Block: &block.Block{Keyspace: b.space}, Metrics: expandMetrics}
+			question := &expand.Question{Base: bare, Suffixes: []string{"a."}, ListID: 1}
+			for range 2 {
+				w, r := new(client), query(candidate+" A")
+				if form == "chain" {
+					if _, err := x.ServeDNS(context.Background(), w, r, question); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					b.expand(x, w, r, question)
+				}
+				if got := brief(w.reply); !strings.HasSuffix(got, "192.0.2.1") {
+					t.Fatalf("got %s", got)
+				}
+			}
+			b.wantQueries(2)
+			for handle := range uint64(2) {
+				b.invalidate(handle + 1)
+				for end := time.Now().Add(20 * time.Second); b.received() < int(handle)+3; time.Sleep(time.Millisecond) { // #nosec G115 -- small
+					if time.Now().After(end) {
+						t.Fatalf("the reply with handle %d is not refetched", handle+1)
+					}
+				}
+			}
+		})
+	}
+}
+
+// expand answers a query in wire form by an Expander in front of the cache.
+func (b *testCache) expand(x *expand.Expander, w *client, r *dns.Msg, question *expand.Question) {
+	b.t.Helper()
+	packed, err := r.Pack()
+	a := &answerer{cache: b.Cache, w: w, r: r, done: make(chan struct{})}
+	q := &block.WireQuery{Packed: packed, Answerer: a}
+	if err != nil || !q.Parse(packed) {
+		b.t.Fatal(err)
+	}
+	q.Key = b.space.Key(nil, packed, &q.Query)
+	var out batch.Batch
+	x.ServeWire(&out, q, r.Question[0].Name, question)
+	out.Flush()
+	<-a.done
 }
 
 // TestRefetchIsBounded has many popular answers invalidated at once.

@@ -48,6 +48,9 @@ func (c *Cache) handleStale(ctx context.Context, w dns.ResponseWriter, q *client
 	return c.verify(ctx, w, q, e)
 }
 
+// mayServe reports whether an entry that was stale may still be served.
+func (c *Cache) mayServe(e *answers.Entry) bool { return freshnessOf(e, c.now()) != unusable }
+
 // mayRefresh reports whether no query for a stale entry has failed lately.
 func mayRefresh(e *answers.Entry, now time.Duration) bool {
 	return now >= time.Duration(e.State.(*entryState).retryAt.Load())
@@ -63,7 +66,7 @@ func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery
 	}
 	if leader && c.stale.timeout == 0 {
 		res := c.queryForStale(ctx, newRecorder(w), q, e, f)
-		if !res.renews && e.Current() {
+		if !res.renews && c.mayServe(e) {
 			return c.serveStale(ctx, w, q, e)
 		}
 		return c.deliver(ctx, w, q, &res, false)
@@ -77,9 +80,9 @@ func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery
 	}
 	ended := c.wait(ctx, f)
 	switch {
-	case e.Current() && (!ended || !f.result.renews):
+	case c.mayServe(e) && (!ended || !f.result.renews):
 		return c.serveStale(ctx, w, q, e)
-	case !ended: // a session has invalidated the stale answer
+	case !ended: // a session has invalidated the stale answer, or its time has ended
 		return c.fetch(ctx, w, q)
 	case !leader && f.isLate(joined):
 		return c.fetch(ctx, w, q)
@@ -157,8 +160,7 @@ var (
 
 // serveStale answers a query with a stale entry.
 func (c *Cache) serveStale(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry) (int, error) {
-	q.counters.stale.Inc()
-	c.logStale(q.name)
+	c.countStale(q.counters, e, q.name)
 	return c.serve(ctx, w, q.msg, q.packed, q.Query, e, c.stalePatch(e))
 }
 
@@ -179,6 +181,14 @@ func (c *Cache) stalePatch(e *answers.Entry) answers.Patch {
 		p.Options = slices.Concat(p.Options, extended)
 	}
 	return p
+}
+
+// countStale counts and logs an answer with a stale entry. One that has only lapsed is no stale answer: its TTL has not expired.
+func (c *Cache) countStale(n *counters, e *answers.Entry, name func() string) {
+	if c.now() >= e.Expires {
+		n.stale.Inc()
+		c.logStale(name)
+	}
 }
 
 // staleLogPause is the minimum time between log lines about stale answers; a metric counts the answers.

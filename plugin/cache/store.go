@@ -122,6 +122,7 @@ func (r *facts) validity(now time.Duration) answers.Validity {
 // newEntry returns the entry for a reply, without the packed answer. It makes one allocation, without prefetch.
 func (c *Cache) newEntry(r *facts, options []byte) *answers.Entry {
 	now, byGeneration := c.now(), r.properties.ByGeneration()
+	validity := r.validity(now)
 	cached := &struct {
 		entry answers.Entry
 		state entryState
@@ -129,7 +130,7 @@ func (c *Cache) newEntry(r *facts, options []byte) *answers.Entry {
 		entry: answers.Entry{
 			Options: options,
 			Kind:    kindOf(r.class),
-			Stored:  now, Validity: r.validity(now), Gone: now + r.lifetime + c.stale.maxAge,
+			Stored:  now, Validity: validity, Gone: validity.Expires + c.stale.maxAge,
 			Limit: r.properties.Limit, FixedTTL: c.keepTTL, Serial: r.properties.Serial,
 			AnyCase:    !byGeneration || r.properties.AnyCase,
 			Cached:     true,
@@ -164,8 +165,9 @@ func (c *Cache) putDetached(key []byte, e *answers.Entry, refresh bool) bool {
 	c.putting.Lock()
 	defer c.putting.Unlock()
 	old := c.store.Get(key)
-	if freshnessOf(old, c.now()) != unusable {
-		if c.prefers(old, e) || e.Voucher == nil && old.Vouched(c.now()) { // a late reply of another connection is not newer
+	if now := c.now(); freshnessOf(old, now) != unusable {
+		late := e.Voucher == nil && old.Vouched(now) || !e.Current() && freshnessOf(old, now) == fresh // of another connection: not newer
+		if late || c.prefers(old, e) {
 			return false
 		}
 		if refresh && old.Popularity != nil && e.Popularity != nil {

@@ -90,9 +90,10 @@ type wireWaiter struct {
 	deadline wheel.Deadline // of the client response timer, RFC 8767 section 5
 }
 
-// Expired implements wheel.Owner: it serves a stale answer before the flight has ended, unless a session has invalidated it.
+// Expired implements wheel.Owner: it serves a stale answer before the flight has ended, unless a session has invalidated it or its
+// time has ended.
 func (w *wireWaiter) Expired(time.Time) {
-	if !w.stale.Current() || !w.cache.flights.leave(w.flight, w) {
+	if !w.cache.mayServe(w.stale) || !w.cache.flights.leave(w.flight, w) {
 		return
 	}
 	var b batch.Batch
@@ -210,7 +211,7 @@ func (l *wireFlight) resultOf(reply []byte, v *coherence.Voucher, code int, err 
 // deliverWire answers a query in wire form with the result of its flight.
 func (c *Cache) deliverWire(b *batch.Batch, w *wireWaiter, f *flight) {
 	q, res := w.q, &f.result
-	if w.stale != nil && w.stale.Current() && !res.renews && !(res.abandoned && w.leader) {
+	if w.stale != nil && c.mayServe(w.stale) && !res.renews && !(res.abandoned && w.leader) {
 		c.answerStale(b, q, w.counters, w.stale)
 		return
 	}
@@ -234,8 +235,7 @@ func (c *Cache) deliverWire(b *batch.Batch, w *wireWaiter, f *flight) {
 
 // answerStale answers a query with a stale entry.
 func (c *Cache) answerStale(b *batch.Batch, q *block.WireQuery, n *counters, e *answers.Entry) {
-	n.stale.Inc()
-	c.logStale(func() string { return (&clientQuery{packed: q.Packed}).name() })
+	c.countStale(n, e, func() string { return (&clientQuery{packed: q.Packed}).name() })
 	q.Answer(b, q, e, c.stalePatch(e))
 }
 

@@ -178,8 +178,9 @@ func describeStored(t testing.TB, c *Cache, packed []byte) string {
 		}
 		if e := c.store.Get(c.space.Key(nil, query, &q)); e != nil {
 			state := e.State.(*entryState)
-			text += fmt.Sprintf("%s: %x %d %v %v %v %v %v %x %v %v %v %d\n", names[i/2], e.Plain.AppendReply(nil, query, &q, new(answers.Patch)),
-				e.CountedLen(), e.AnyCase, e.Kind, e.Validity, e.Gone, e.FixedTTL, e.Options, e.Popularity == nil, state.positive, state.failure, e.StateSize)
+			text += fmt.Sprintf("%s: %x %d %v %v %v %v %v %v %v %x %v %v %v %d\n", names[i/2], e.Plain.AppendReply(nil, query, &q, new(answers.Patch)),
+				e.CountedLen(), e.AnyCase, e.Kind, e.Expires, e.Bounds, e.Voucher,
+				e.Gone, e.FixedTTL, e.Options, e.Popularity == nil, state.positive, state.failure, e.StateSize)
 		}
 	}
 	return text

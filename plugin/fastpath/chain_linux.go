@@ -95,13 +95,14 @@ type writer struct {
 	origin  datagram // to, for a query over UDP
 	metrics *listenerMetrics
 	remote  net.Addr
+	held    bool // the query has waited for its name: few goroutines answer all of these, and must not wait for a client
 	closed  bool
 	unsent  bool // a reply could not be sent
 	tsig
 }
 
 func newWriter(r *request) *writer {
-	w := &writer{to: r.to, metrics: r.server.metrics}
+	w := &writer{to: r.to, metrics: r.server.metrics, held: r.held}
 	if r.to == &r.origin {
 		w.origin = r.origin
 		w.to = &w.origin
@@ -136,7 +137,7 @@ func (w *writer) Write(b []byte) (int, error) {
 	if w.closed || len(b) == 0 {
 		return 0, net.ErrClosed
 	}
-	if err := w.to.send(b); err != nil {
+	if err := w.to.send(b, !w.held); err != nil {
 		if !w.unsent { // CoreDNS sends SERVFAIL after a failure
 			w.unsent = true
 			w.metrics.droppedSend.Inc()

@@ -71,7 +71,8 @@ type connection struct {
 	drainEnd  time.Duration // only queries in the kernel's buffer are read, until this time; 0 if the connection remains
 	finished  bool          // no more queries are read
 	eof       bool          // the client has sent its last byte
-	heard     time.Duration // time of the last message of a session's client
+	timedOut  bool          // a call has returned the error ETIMEDOUT, which the kernel reports once
+	heard     time.Duration // time of the last message of the client, in a DSO session
 	lingering time.Duration // time at which the connection is closed, 0 before the server has sent its last byte
 	retained  int           // bytes of in
 	inQueries int           // bytes of long queries that are not answered
@@ -172,13 +173,6 @@ func (c *connection) isFinished() bool {
 // isFull reports whether no more queries may be read. The mutex is locked.
 func (c *connection) isFull() bool { return c.inProgress() >= maxInFlight || len(c.out) > maxUnsent }
 
-// isUnread reports whether a reply of the plugin chain waits until the client reads.
-func (c *connection) isUnread() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.out) > maxUnsent
-}
-
 // inProgress returns the number of queries in flight without those that wait for a name: they have a limit of their own.
 func (c *connection) inProgress() int32 { return c.inFlight.Load() - c.heldCount.Load() }
 
@@ -257,6 +251,9 @@ func (c *connection) end(r closeReason) {
 	if c.fd < 0 {
 		return
 	}
+	if r == closedByClient && c.isTimedOut() {
+		r = closedUnread
+	}
 	m := c.listener.server.Load().metrics
 	m.connections.Dec()
 	if counter := m.closed[r]; counter != nil {
@@ -276,6 +273,13 @@ func (c *connection) end(r closeReason) {
 	c.space.Broadcast()
 	streams.remove(c)
 	c.listener.connections.Add(-1)
+}
+
+// isTimedOut reports whether the kernel has given the connection up, since the client's has not accepted the output for long: after
+// TCP_USER_TIMEOUT, or after many retransmissions. The mutex is locked, and the socket is open.
+func (c *connection) isTimedOut() bool {
+	errno, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	return c.timedOut || err == nil && unix.Errno(errno) == unix.ETIMEDOUT // #nosec G115 -- an error number
 }
 
 // expire closes the connection if one of the server's timeouts has passed.
@@ -298,6 +302,8 @@ func (c *connection) expire(now time.Duration) {
 		c.end(closedUnread)
 	case c.begun > 0 && !c.paused && now-c.begun > s.ReadTimeout:
 		c.end(closedUnfinished)
+	case c.established && now-c.heard > sessionSilence && !c.paused && !c.hasInput():
+		c.end(closedSilent)
 	case c.session.Load() != nil:
 		c.expireSession(now)
 	case quiet && c.begun == 0 && now-time.Duration(c.active.Load()) > idle && !c.hasInput():

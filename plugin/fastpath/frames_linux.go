@@ -107,6 +107,7 @@ func (c *connection) read(buf []byte) (n int, state readState) {
 	case errno == unix.EAGAIN:
 		return 0, readEmpty
 	case errno != 0 || r == 0:
+		c.timedOut = c.timedOut || errno == unix.ETIMEDOUT
 		return 0, readEnd
 	case c.lingering > 0: // discarded
 		return 0, readFull

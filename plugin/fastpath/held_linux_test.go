@@ -67,6 +67,7 @@ func (f *fakeService) answer(w dns.ResponseWriter, m *dns.Msg) {
 func (f *fakeService) configure(s *server) {
 	s.routes = routes{byZone: map[string]*route{}}
 	s.chain = newChain(0)
+	s.WriteTimeout = time.Hour // so that no query is answered because the connection of another one was closed
 	s.routes.add(".", &route{
 		counters: &counters{server: s.Addr}, chain: newChain(0), awaiter: f, waits: f.counters,
 	})

@@ -123,25 +123,10 @@ func (h *held) answer(b *batch.Batch, l *lookup) {
 		h.result.Inc()
 	}
 	now := answers.Now()
-	switch {
-	case !r.awaits(), l.find(h.server, r.query, h.client, now) && l.answer(b, r, now):
-		h.end(r)
-	case h.connection != nil && h.connection.isUnread():
-		go h.serve(r) // the reply waits until the client reads: those to other clients do not
-	default:
+	if r.awaits() && !(l.find(h.server, r.query, h.client, now) && l.answer(b, r, now)) {
 		b.Flush() // the chain may take long
-		h.serve(r)
+		r.serve()
 	}
-}
-
-// serve answers the request of a query by the plugin chain.
-func (h *held) serve(r *request) {
-	defer h.end(r)
-	r.serve()
-}
-
-// end ends the request of a query.
-func (h *held) end(r *request) {
 	r.done()
 	heldQueries.answered(h)
 }

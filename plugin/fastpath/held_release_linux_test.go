@@ -218,12 +218,51 @@ func TestHeldOfDeafClients(t *testing.T) {
 	awaitCount(t, "held queries", deaf+1, func() int { return b.held(t) })
 	b.create("w.")
 	open.expect(t, 100, dns.RcodeSuccess)
-	awaitCount(t, "queries that count for the limits", deaf, func() int {
-		heldQueries.mu.Lock()
-		defer heldQueries.mu.Unlock()
-		return heldQueries.total
-	})
-	for _, c := range streams.connectionsOf(b.listener) {
-		c.abort(closedUnread)
+	awaitCount(t, "queries that count for the limits", 0, countedHeld)
+}
+
+// countedHeld returns the number of queries that count for the limits.
+func countedHeld() int {
+	heldQueries.mu.Lock()
+	defer heldQueries.mu.Unlock()
+	return heldQueries.total
+}
+
+// TestHeldOfStalledClients is TestHeldOfDeafClients with clients that cease to read while the plugin chain makes their replies,
+// over sessions and without.
+func TestHeldOfStalledClients(t *testing.T) {
+	offer(t)
+	f := newFakeService(long)
+	var l *listener
+	l, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
+		for _, c := range streams.connectionsOf(l) {
+			if c.remote.String() == w.RemoteAddr().String() && m.Question[0].Name == "w." {
+				c.mu.Lock()
+				c.begin()
+				c.out = append(c.out, make([]byte, maxUnsent+1)...) // never flushed
+				c.mu.Unlock()
+			}
+		}
+		f.answer(w, m)
+	}, f.configure)
+	t.Cleanup(func() { heldQueries.releaseServer(l.server.Load()) })
+	waiting := func() int { return int(valueOf(t, f.counters.Waiting)) }
+	const stalled = maxHeldWorkers + 4
+	for i := range stalled {
+		c := dialTCP(t, address)
+		if i%2 == 0 {
+			beginSession(t, c)
+		}
+		if _, err := c.Write(framed(t, 1, "w.", notify)); err != nil {
+			t.Fatal(err)
+		}
+		awaitCount(t, "held queries", i+1, waiting)
 	}
+	f.create("w.")
+	awaitCount(t, "queries that count for the limits", 0, countedHeld)
+	open := dialHeld(t, "tcp", "127.0.0.1", address)
+	open.query(t, 100, "w-open.")
+	awaitCount(t, "held queries", 1, waiting)
+	f.create("w-open.")
+	open.expect(t, 100, dns.RcodeSuccess)
 }

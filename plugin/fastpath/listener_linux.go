@@ -254,7 +254,7 @@ func (r *registry) stop(next *block.Configuration) {
 	}
 	inKernel.remove(closing, r.all)
 	r.mu.Unlock()
-	if next != nil {
+	if next != nil && len(closing)+len(servers) > 0 {
 		coherence.Process.Revoke() // the data of answers of the replaced servers are not watched any more
 	}
 	var waiting sync.WaitGroup

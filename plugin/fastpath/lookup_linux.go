@@ -1,7 +1,9 @@
 package fastpath
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -17,7 +19,8 @@ type lookup struct {
 	nested  bool          // names are not expanded: a plugin has sent the query to answer another one
 	waited  bool          // the queries have waited for their names: Entry.Waits is ignored
 	single  bool          // the plugins have ignored the search list of the query, and answered its name alone
-	since   time.Duration // since then, the plugin chain makes the reply, whose entry may have ended already; 0 without a reply
+	reply   []byte        // of the plugin chain, whose entry may have ended already; nil without one
+	since   time.Duration // the plugin chain has made the reply since then
 	key     [answers.MaxKey]byte
 	listKey [answers.MaxKey]byte
 
@@ -54,12 +57,12 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	l.findEntry(key, in, client, now)
 	e := l.entry
 	l.wire = l.route.wire != nil && isForWire(q)
-	if e == nil || q.Upper && !e.AnyCase || e.Waits && !l.waited || !e.Fresh(now) && (!l.isMade(e) || e.Current()) {
+	if e == nil || q.Upper && !e.AnyCase || e.Waits && !l.waited || !e.Fresh(now) && (e.Current() || !l.isMade(e, in)) {
 		return false
 	}
 	l.beyond = e.Cached && e.Expires != 0 && now >= e.Expires
 	// Otherwise it is to be prefetched.
-	return e.Popularity == nil || !e.Popularity.Count(now) || e.Popularity.Refreshing.Load() || e.Vouched(now)
+	return l.reply != nil || e.Popularity == nil || !e.Popularity.Count(now) || e.Popularity.Refreshing.Load() || e.Vouched(now)
 }
 
 // findEntry finds the entry of a key, and the counters of the answer.
@@ -79,7 +82,7 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 	e := answers.Shared.Get(key)
 	var view answers.View
 	if l.viewed = e != nil && e.Views != nil; l.viewed {
-		if option := l.query.CallerData(in); l.isMade(e) {
+		if option := l.query.CallerData(in); l.reply != nil {
 			e, view = answers.Shared.FindView(e, key, client, option)
 		} else {
 			e, view = answers.Shared.GetView(e, key, now, client, option)
@@ -95,8 +98,37 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 	}
 }
 
-// isMade reports whether the plugin chain has stored an entry since it makes the reply.
-func (l *lookup) isMade(e *answers.Entry) bool { return l.since > 0 && e.Stored >= l.since }
+// isMade reports whether an entry that has ended has the reply of the plugin chain, or a later one. An entry that the chain did
+// not store was current when the chain made the reply: it is later, or has the same records.
+func (l *lookup) isMade(e *answers.Entry, in []byte) bool {
+	switch {
+	case l.reply == nil:
+		return false
+	case e.Stored >= l.since:
+		return true
+	}
+	reply := new(dns.Msg)
+	stored, err := e.Message(in, l.query, new(answers.Patch))
+	return err == nil && reply.Unpack(l.reply) == nil && reply.Rcode == stored.Rcode && slices.Equal(recordsOf(reply), recordsOf(stored))
+}
+
+// recordsOf returns the records of a message as text, sorted, without TTLs and serial: replies of the same data differ in these.
+func recordsOf(m *dns.Msg) (all []string) {
+	for i, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
+		for _, rr := range section {
+			if rr.Header().Rrtype == dns.TypeOPT {
+				continue
+			}
+			rr.Header().Ttl = 0
+			if soa, ok := rr.(*dns.SOA); ok {
+				soa.Serial = 0
+			}
+			all = append(all, fmt.Sprint(i, rr))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
 
 // count counts the answer of the last lookup in the counters of the plugins.
 func (l *lookup) count() {
@@ -148,17 +180,23 @@ func fragmentOf(client netip.Addr) int {
 // formOf returns the form of an entry that is sent to a client whose replies may have limit bytes, nil if the plugin chain
 // has to make the reply. It sets Shuffle of the patch.
 func formOf(rt *route, e *answers.Entry, q *answers.Query, p *answers.Patch, limit, fragments int, random *random) *answers.Answer {
+	form := shuffledForm(rt, e, q, p, limit, fragments, random)
+	if form != nil && rt.shuffle && form.Ordered() {
+		p.Shuffle = 0 // the plugin chain gets the patch
+		return nil
+	}
+	return form
+}
+
+// shuffledForm is formOf for a client that accepts the stored order of records that Shuffle does not permute.
+func shuffledForm(rt *route, e *answers.Entry, q *answers.Query, p *answers.Patch, limit, fragments int, random *random) *answers.Answer {
 	if q.Upper && !e.AnyCase {
 		return nil
 	}
 	form := e.Form(q, p, limit, fragments)
-	if form == nil || !rt.shuffle {
-		return form
+	if form != nil && rt.shuffle {
+		p.Shuffle = random.next()
 	}
-	if form.Ordered() {
-		return nil
-	}
-	p.Shuffle = random.next()
 	return form
 }
 

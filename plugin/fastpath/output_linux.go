@@ -103,21 +103,20 @@ func (c *connection) begin() {
 }
 
 // send implements destination.
-func (c *connection) send(reply []byte) error { return c.sendWith(reply, false) }
+func (c *connection) send(reply []byte, mayWait bool) error { return c.sendWith(reply, false, mayWait) }
 
 // send implements destination.
-func (o *optioned) send(reply []byte) error { return o.sendWith(reply, true) }
+func (o *optioned) send(reply []byte, mayWait bool) error { return o.sendWith(reply, true, mayWait) }
 
-// sendWith sends a reply of the plugin chain. It waits while the client does not read; the write timeout closes the
-// connection.
-func (c *connection) sendWith(reply []byte, keepAlive bool) error {
+// sendWith sends a reply of the plugin chain.
+func (c *connection) sendWith(reply []byte, keepAlive, mayWait bool) error {
 	if len(reply) > dns.MaxMsgSize {
 		return dns.ErrBuf
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.writable() && len(c.out) > maxUnsent {
-		c.space.Wait()
+	if mayWait {
+		c.awaitSpace()
 	}
 	if !c.writable() {
 		return net.ErrClosed
@@ -129,6 +128,13 @@ func (c *connection) sendWith(reply []byte, keepAlive bool) error {
 	c.out = appendMessage(c.out, reply)
 	c.flush()
 	return nil
+}
+
+// awaitSpace waits while the client does not read; the write timeout closes the connection. The mutex is locked.
+func (c *connection) awaitSpace() {
+	for c.writable() && len(c.out) > maxUnsent {
+		c.space.Wait()
+	}
 }
 
 // appendMessage appends a message with its length.
@@ -214,8 +220,8 @@ func (c *connection) release() {
 	c.out, c.buffer = nil, nil
 }
 
-// writeSome writes to the socket, and returns the number of bytes that the kernel accepted. After an error, the poller
-// reads the error, and closes the connection.
+// writeSome writes to the socket, and returns the number of bytes that the kernel accepted. After an error, the poller closes
+// the connection.
 func (c *connection) writeSome(b []byte) (sent int) {
 	for sent < len(b) {
 		n, errno := sendNow(c.fd, b[sent:])
@@ -224,6 +230,7 @@ func (c *connection) writeSome(b []byte) (sent int) {
 			sent += n
 		case errno == unix.EINTR:
 		default:
+			c.timedOut = c.timedOut || errno == unix.ETIMEDOUT
 			return sent
 		}
 	}

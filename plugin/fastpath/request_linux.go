@@ -33,6 +33,7 @@ type request struct {
 	received time.Duration // on the clock of answers.Now
 	result   any           // of the wire handlers, for the plugin chain
 	unnamed  bool          // the stored answer is for the callers at the address of the client, whatever the query
+	held     bool          // the query has waited for its name
 
 	chain  *chain
 	client *client
@@ -46,8 +47,8 @@ type request struct {
 
 // destination is the sender of a query, to which the reply is sent.
 type destination interface {
-	// send sends a reply of the plugin chain.
-	send(reply []byte) error
+	// send sends a reply of the plugin chain. Over TCP, it may wait until the client has read others.
+	send(reply []byte, mayWait bool) error
 	// answer appends the answer of an entry to the output of the batch, and reports whether the entry has a form for the
 	// client. The request may be released afterwards.
 	answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool

@@ -44,12 +44,18 @@ func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count in
 			t.Fatal(err)
 		}
 	}
+	e.Stored = answers.Now()
+	putEntry(t, keyspace, name, e, list...)
+}
+
+// putEntry stores an entry for the addresses of a name, or of the name and the ID of a search list.
+func putEntry(t testing.TB, keyspace *answers.Keyspace, name string, e *answers.Entry, list ...uint32) {
+	t.Helper()
 	var q answers.Query
-	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), reply)
+	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
 	if !ok {
 		t.Fatal("no key")
 	}
-	e.Stored = answers.Now()
 	key := keyspace.Key(nil, packed, &q)
 	for _, id := range list {
 		key = answers.AppendKeyList(key, id)
@@ -205,7 +211,7 @@ func sessionPair(t testing.TB, s *server) (p *poller, c *connection, client int)
 	p, c, client = streamPair(t, s)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open(answers.Now())
+	c.open()
 	t.Cleanup(func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()

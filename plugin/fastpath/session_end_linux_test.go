@@ -45,6 +45,28 @@ func TestInactiveSession(t *testing.T) {
 	}
 }
 
+// TestSilentKeepalive has a DSO session without notifications whose client sends nothing for twice the keepalive interval: it is
+// aborted, however long the timeout for inactivity is (RFC 8490 section 6.5.1).
+func TestSilentKeepalive(t *testing.T) {
+	offer(t)
+	l, address := newStreamListener(t, echo, func(s *server) { s.IdleTimeout = time.Hour })
+	c := &sessionClient{dialTCP(t, address), t}
+	c.send(dso.AppendKeepalive(nil, 1, false, dso.Timeouts{}))
+	c.next()
+	conn := serverEnd(t, l, c)
+	conn.expire(answers.Now())
+	c.send(dso.AppendKeepalive(nil, 2, false, dso.Timeouts{}))
+	c.next()
+	await(t, "the connection is closed", func() bool { // the message may be recorded as heard meanwhile
+		conn.mu.Lock()
+		conn.heard -= sessionSilence
+		conn.mu.Unlock()
+		conn.expire(answers.Now())
+		return !connectionIsOpen(conn)
+	})
+	c.wantReset()
+}
+
 // wantRetryDelay checks that the server ends the session.
 func (c *sessionClient) wantRetryDelay() {
 	c.t.Helper()

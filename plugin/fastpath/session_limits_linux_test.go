@@ -58,6 +58,33 @@ func TestDeafSession(t *testing.T) {
 	}
 }
 
+// TestUnacknowledgedSession has a session whose client's kernel accepts no more messages: the server's kernel gives up, and the
+// session and its connection are counted as unread.
+func TestUnacknowledgedSession(t *testing.T) {
+	withdraw := coherence.Process.Offer(func() bool { return false }) // no heartbeats
+	t.Cleanup(withdraw)
+	l, address := newStreamListener(t, echo)
+	c := dialSession(t, address)
+	conn := serverEnd(t, l, c)
+	sessions, connections := closedSessions(coherence.Unread), valueOf(t, l.server.Load().metrics.closed[closedUnread])
+	func() {
+		conn.mu.Lock()
+		defer conn.mu.Unlock()
+		if err := unix.SetsockoptInt(conn.fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 100); err != nil {
+			t.Fatal(err)
+		}
+		for junk := make([]byte, 1<<20); conn.writeSome(junk) > 0; {
+		}
+	}()
+	await(t, "the connection is closed", func() bool { return !connectionIsOpen(conn) })
+	if got := closedSessions(coherence.Unread) - sessions; got != 1 {
+		t.Errorf("%d sessions are counted as unread, want 1", got)
+	}
+	if got := valueOf(t, l.server.Load().metrics.closed[closedUnread]) - connections; got != 1 {
+		t.Errorf("%v connections are counted as unread, want 1", got)
+	}
+}
+
 func connectionIsOpen(c *connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,8 +141,8 @@ func TestSilentSession(t *testing.T) {
 	}
 }
 
-// TestSessionsAfterReload reloads: the connections and sessions remain, all answers are revoked, and those of the next
-// configuration have handles.
+// TestSessionsAfterReload reloads: the connections and sessions remain, all answers are revoked once, and those of the next
+// configuration have handles. stop is called for the former configuration and when the next one has started.
 func TestSessionsAfterReload(t *testing.T) {
 	offer(t)
 	old, next := new(watchable), new(watchable)
@@ -157,6 +184,7 @@ func TestSessionsAfterReload(t *testing.T) {
 	if len(m.Answer) != 2 || len(handles) != 1 {
 		t.Errorf("%d addresses and handles %v, want those of the next configuration", len(m.Answer), handles)
 	}
+	r.stop(conf)
 	old.Advance()
 	next.Advance()
 	if got := c.invalidated(); !slices.Equal(got, handles) {
@@ -316,7 +344,7 @@ func TestOldestOfSessions(t *testing.T) {
 		p.link(c)
 		p.mu.Unlock()
 		if last = c; i < 39 {
-			c.open(0)
+			c.open()
 			defer c.closeSession()
 		}
 	}

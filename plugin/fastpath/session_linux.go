@@ -84,14 +84,14 @@ func (c *connection) request(m *dso.Message, s *server, now time.Duration) {
 		}
 	case primary.Type == dso.Keepalive:
 		c.keepalives++
-		c.establish()
+		c.establish(now)
 		c.put(dso.AppendKeepalive(nil, m.ID, true, timeouts(s)))
 	case primary.Type == dso.Session && len(primary.Data) == 0:
 		c.refuse(m.ID, dso.FormatError)
 	case primary.Type == dso.Session && dso.ReadSessionRequest(primary.Data):
-		c.establish()
+		c.establish(now)
 		c.put(dso.AppendSessionResponse(nil, m.ID, coherence.Process.Opening()))
-		c.open(now)
+		c.open()
 	default:
 		c.refuse(m.ID, dso.TypeNI)
 	}
@@ -154,11 +154,10 @@ func (c *connection) endReading() {
 }
 
 // establish establishes a DSO session with the first successful response, RFC 8490 section 5.1. The mutex is locked.
-func (c *connection) establish() { c.established = true }
+func (c *connection) establish(now time.Duration) { c.established, c.heard = true, now }
 
 // open opens the session that notifies the client, once. The mutex is locked.
-func (c *connection) open(now time.Duration) {
-	c.heard = now
+func (c *connection) open() {
 	if c.session.Load() != nil {
 		return
 	}
@@ -220,38 +219,25 @@ func (c *connection) closeSession() {
 	}
 }
 
-// expireSession closes the connection of a session whose client is silent, and ends a session that is not offered any more.
-// The mutex is locked.
+// expireSession ends a session that is not offered any more. The mutex is locked.
 func (c *connection) expireSession(now time.Duration) {
-	switch {
-	case !coherence.Process.Offers():
-		if c.drainEnd == 0 {
-			c.drainFrom(now)
-		}
-	case now-c.heard > sessionSilence && !c.paused && !c.hasInput():
-		c.end(closedSilent)
+	if !coherence.Process.Offers() && c.drainEnd == 0 {
+		c.drainFrom(now)
 	}
 }
 
 // handles appends the handles of the data that a stored answer depends on, and subscribes the session to them. It appends
-// none if the client has no session, if the answer depends on anything else, or beyond a limit. The location and the search list
-// of the client's address are such: a node's cache sends the queries of all pods from one address, and no handle ends an answer
-// when the address is that of another client. The mutex is locked, and remains so until the answer is in the output: no
-// invalidation overtakes the answer.
+// none if the client has no session, if the answer depends on anything else, or beyond a limit. The location of the client's
+// address is such: a node's cache sends the queries of all pods from one address. The mutex is locked, and remains so until the
+// answer is in the output: no invalidation overtakes the answer.
 func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
-	session, e := c.session.Load(), l.entry
-	if session == nil || !c.writable() || c.listener.server.Load() != s || !l.route.byGeneration || !isByGeneration(e) || l.unnamed || !e.Shared() {
+	session := c.session.Load()
+	if session == nil || !c.writable() || c.listener.server.Load() != s || !l.route.byGeneration || l.unnamed {
 		return handles
 	}
+	var buf [answers.MaxBounds]coherence.Generation
 	n := len(handles)
-	for i := range e.Bounds {
-		if e.Bounds[i].Generation == nil {
-			break
-		}
-		g, ok := e.Bounds[i].Generation.(coherence.Generation)
-		if !ok {
-			return handles[:n]
-		}
+	for _, g := range l.entry.Watchable(buf[:0]) {
 		h := session.Subscribe(g)
 		if h == 0 {
 			return handles[:n]
@@ -259,13 +245,6 @@ func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
 		handles = append(handles, h)
 	}
 	return handles
-}
-
-// isByGeneration reports whether Generations alone end an answer: the expiry of an entry of plugin cache whose reply depends
-// on Generations is that of its TTL, and any other expiry is that of data of another server. An answer for a query that has
-// waited ends at once: the next query waits, too.
-func isByGeneration(e *answers.Entry) bool {
-	return e.ByGeneration() && !e.Waits && (e.Expires == 0 || e.Cached && !e.Costly)
 }
 
 // appendNotified appends the stored answer of a lookup to the output, with handles, and behind it their invalidation if the
@@ -281,25 +260,27 @@ func (c *connection) appendNotified(s *server, l *lookup, query, options []byte,
 	patch.Age = 0 // the answer is current, however long plugin cache has stored it
 	p = &patch
 	p.Options = appendHandles(append(options[:0], p.Options...), handles)
-	form := formOf(l.route, l.entry, &l.query, p, dns.MaxMsgSize, dns.MaxMsgSize, random)
+	form := shuffledForm(l.route, l.entry, &l.query, p, dns.MaxMsgSize, dns.MaxMsgSize, random) // a node's cache shuffles by itself
 	if form == nil {
 		return nil
 	}
 	c.begin()
 	c.out = appendFrame(c.out, form, query, &l.query, p)
-	if ended := advancedHandles(l.entry, handles); len(ended) > 0 {
+	if ended := c.endAdvanced(l.entry, handles); len(ended) > 0 {
 		var message [128]byte
 		c.out = appendMessage(c.out, dso.AppendInvalidate(message[:0], ended))
 	}
 	return form
 }
 
-// advancedHandles returns those of the handles of an answer whose Generations have advanced since it was made. The others
-// may stand for much else that is valid.
-func advancedHandles(e *answers.Entry, handles []uint64) (ended []uint64) {
+// endAdvanced ends the subscriptions to the Generations of an answer that have advanced since it was made, and returns their
+// handles. A Generation may never advance again. The other handles may stand for much else that is valid. The mutex is locked.
+func (c *connection) endAdvanced(e *answers.Entry, handles []uint64) (ended []uint64) {
 	for i, h := range handles {
-		if b := &e.Bounds[i]; b.Generation.Load() != b.Number {
+		b := &e.Bounds[i]
+		if g, ok := b.Generation.(coherence.Generation); ok && g.Load() != b.Number {
 			ended = append(ended, h)
+			c.session.Load().Unsubscribe(g)
 		}
 	}
 	return ended
@@ -379,26 +360,25 @@ func (n *notifiedReply) restore(message []byte) {
 
 // send implements destination. If the chain has stored the reply, the stored form is sent, with handles, also if it has ended
 // meanwhile: without handles, the client would use it until its TTL ends.
-func (n *notifiedReply) send(reply []byte) error {
-	if n.sendStored(reply) {
+func (n *notifiedReply) send(reply []byte, mayWait bool) error {
+	if n.sendStored(reply, mayWait) {
 		return nil
 	}
 	n.restore(reply)
-	return n.connection.send(reply)
+	return n.connection.send(reply, mayWait)
 }
 
-// sendStored sends the stored answer with handles, and reports whether there is one like the reply. The chain has counted
-// the reply.
-func (n *notifiedReply) sendStored(reply []byte) bool {
+// sendStored sends the stored answer with handles, and reports whether there is one. The chain has counted the reply.
+func (n *notifiedReply) sendStored(reply []byte, mayWait bool) bool {
 	c, now := n.connection, answers.Now()
-	l := lookup{waited: true, since: n.since} // if queries wait for the name, this one has
-	if len(reply) < answers.HeaderLen || reply[2]&0x02 != 0 || !n.find(&l, reply, now) || l.entry.Plain.Rcode() != int(reply[3]&0xF) {
+	l := lookup{waited: true, reply: reply, since: n.since} // if queries wait for the name, this one has
+	if !isResult(reply) || !n.find(&l, reply, now) {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.fd >= 0 && len(c.out) > maxUnsent { // as in sendWith
-		c.space.Wait()
+	if mayWait {
+		c.awaitSpace()
 	}
 	p := l.entry.Patch(now)
 	n.restore(n.query)
@@ -407,6 +387,15 @@ func (n *notifiedReply) sendStored(reply []byte) bool {
 	}
 	c.flush()
 	return true
+}
+
+// isResult reports whether a reply is complete, and no failure.
+func isResult(reply []byte) bool {
+	if len(reply) < answers.HeaderLen || reply[2]&0x02 != 0 {
+		return false
+	}
+	code := int(reply[3] & 0xF)
+	return code == dns.RcodeSuccess || code == dns.RcodeNameError
 }
 
 // find finds the stored answer. A reply without the option of package searchlist is stored as that to the name alone.

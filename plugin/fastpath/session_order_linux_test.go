@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
@@ -145,6 +147,115 @@ func TestEndedFirstAnswer(t *testing.T) {
 	}
 }
 
+// TestEndedOlderAnswer has a plugin chain that retains the entry of another query, which is current then, and data that change
+// before the chain writes its reply: if the entry has that reply, the answer has handles, and their invalidation is behind it.
+func TestEndedOlderAnswer(t *testing.T) {
+	offer(t)
+	with := func(change func(*dns.Msg)) func(string) *dns.Msg {
+		return func(name string) *dns.Msg {
+			m := addressReply(name, 3)
+			change(m)
+			return m
+		}
+	}
+	denied := func(serial uint32) func(*dns.Msg) {
+		return func(m *dns.Msg) {
+			m.Rcode, m.Answer = dns.RcodeNameError, nil
+			m.Ns = []dns.RR{&dns.SOA{
+				Hdr: dns.RR_Header{Name: "example.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 5}, Ns: "ns.example.", Mbox: "m.example.",
+				Serial: serial, Minttl: 5,
+			}}
+		}
+	}
+	same := with(func(*dns.Msg) {})
+	for name, tt := range map[string]struct {
+		question      string
+		stored, reply func(name string) *dns.Msg
+		views         bool // only the entry with Views is older
+		popularity    *answers.Popularity
+		handles       int
+	}{
+		"the same":            {stored: same, reply: same, handles: 1},
+		"views":               {reply: same, views: true, handles: 1},
+		"upper case":          {question: "OLDER.Example.", stored: same, reply: same, handles: 1},
+		"to be prefetched":    {stored: same, reply: same, popularity: new(answers.Popularity), handles: 1},
+		"in another order":    {stored: same, reply: with(func(m *dns.Msg) { slices.Reverse(m.Answer) }), handles: 1},
+		"with another TTL":    {stored: same, reply: with(func(m *dns.Msg) { m.Answer[1].Header().Ttl = 3 }), handles: 1},
+		"with another serial": {stored: with(denied(7)), reply: with(denied(8)), handles: 1},
+		"with fewer records":  {stored: same, reply: with(func(m *dns.Msg) { m.Answer = m.Answer[1:] })},
+		"with another record": {stored: same, reply: with(func(m *dns.Msg) { m.Answer[1] = addressReply(m.Question[0].Name, 4).Answer[3] })},
+		"in another section":  {stored: same, reply: with(func(m *dns.Msg) { m.Answer, m.Extra = m.Answer[1:], m.Answer[:1] })},
+		"with another code":   {stored: same, reply: with(func(m *dns.Msg) { m.Rcode = dns.RcodeNameError })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, keyspace := &data{value: 2}, newKeyspace(t)
+			_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
+				name := m.Question[0].Name
+				_, v := d.read()
+				e := &answers.Entry{Validity: v, Popularity: tt.popularity}
+				reply, p := tt.reply(name), &answers.Properties{Validity: v}
+				reply.Id = m.Id
+				if tt.views {
+					e.Views, p.Views, p.View.Number = views{}, views{}, 1
+				} else if err := e.Fill(tt.stored(name)); err != nil {
+					t.Error(err)
+				}
+				e.Stored = answers.Now() - time.Second // while this query waited for a free place
+				putEntry(t, keyspace, name, e)
+				keyspace.PutReply(m, reply, p)
+				d.change()
+				_ = w.WriteMsg(reply)
+			}, withRoute(t, keyspace, nil))
+			question := cmp.Or(tt.question, "older.example.")
+			c := dialSession(t, address)
+			m, got := c.ask(question, notify, fromCaller)
+			if len(got) != tt.handles || m.Question[0].Name != question {
+				t.Fatalf("%d handles, want %d, in\n%v", len(got), tt.handles, m)
+			}
+			if tt.handles == 0 {
+				return
+			}
+			if ended := c.invalidated(); !slices.Equal(ended, got) {
+				t.Errorf("%v are invalidated, want %v", ended, got)
+			}
+		})
+	}
+}
+
+// TestNewerAnswer has a plugin chain that denies a name that has been created since, as another query has found: the answer to
+// that one is sent, also if it has ended.
+func TestNewerAnswer(t *testing.T) {
+	offer(t)
+	for name, ended := range map[string]bool{"current": false, "ended": true} {
+		t.Run(name, func(t *testing.T) {
+			d, keyspace := &data{value: 2}, newKeyspace(t)
+			_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
+				reply := new(dns.Msg).SetRcode(m, dns.RcodeNameError)
+				_, v := d.read()
+				d.change()
+				_, current := d.read()
+				storeAnswer(t, keyspace, "new.example.", 3, &answers.Entry{Validity: current})
+				keyspace.PutReply(m, reply, &answers.Properties{Validity: v})
+				if ended {
+					d.change()
+				}
+				_ = w.WriteMsg(reply)
+			}, withRoute(t, keyspace, nil))
+			c := dialSession(t, address)
+			m, handles := c.ask("new.example.", notify)
+			if len(m.Answer) != 3 || len(handles) != 1 {
+				t.Fatalf("%d handles in\n%v", len(handles), m)
+			}
+			if !ended {
+				d.change()
+			}
+			if got := c.invalidated(); !slices.Equal(got, handles) {
+				t.Errorf("%v are invalidated, want %v", got, handles)
+			}
+		})
+	}
+}
+
 // TestPartlyEnded has an answer of which one of two Generations has advanced: only its handle is invalidated. Other answers
 // depend on the other one.
 func TestPartlyEnded(t *testing.T) {
@@ -184,6 +295,35 @@ func TestFullTTL(t *testing.T) {
 	}
 	if m, _ := c.ask("half.example."); m.Answer[0].Header().Ttl > ttl-ttl/2 {
 		t.Errorf("want the remaining TTL without handles, in\n%v", m)
+	}
+}
+
+// TestManyEndpoints has answers to SRV queries in a block with loadbalance, with as many addresses as the fast path shuffles, and
+// with more: both have handles, since the cache of a node shuffles the records itself.
+func TestManyEndpoints(t *testing.T) {
+	offer(t)
+	for _, endpoints := range []int{256, 257} {
+		t.Run(fmt.Sprint(endpoints), func(t *testing.T) {
+			keyspace, g := newKeyspace(t), new(watchable)
+			_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
+				reply := new(dns.Msg).SetReply(m)
+				for i := range endpoints {
+					target := addressReply(fmt.Sprintf("e%d.srv.example.", i), i+1).Answer[i]
+					h := dns.RR_Header{Name: "srv.example.", Rrtype: dns.TypeSRV, Class: dns.ClassINET, Ttl: 30}
+					reply.Answer = append(reply.Answer, &dns.SRV{Hdr: h, Port: 80, Target: target.Header().Name})
+					reply.Extra = append(reply.Extra, target)
+				}
+				keyspace.PutReply(m, reply, &answers.Properties{Validity: bound(g)})
+				_ = w.WriteMsg(reply)
+			}, withRoute(t, keyspace, nil), func(s *server) { s.routes.find([]byte{0}).shuffle = true })
+			c := dialSession(t, address)
+			for range 2 { // of the plugin chain, and stored
+				m, handles := c.ask("srv.example.", notify, func(m *dns.Msg) { m.Question[0].Qtype = dns.TypeSRV })
+				if len(m.Answer) != endpoints || len(m.Extra) != endpoints+1 || len(handles) != 1 {
+					t.Errorf("%d answers, %d additional records, %d handles", len(m.Answer), len(m.Extra), len(handles))
+				}
+			}
+		})
 	}
 }
 
@@ -314,7 +454,7 @@ func TestOtherCode(t *testing.T) {
 }
 
 // TestOutdated has data that change between the lookup and the subscription: the answer has handles, and their invalidation
-// is behind it.
+// is behind it. The subscriptions end: the data may never change again, as those of a Service that was deleted.
 func TestOutdated(t *testing.T) {
 	offer(t)
 	keyspace := newKeyspace(t)
@@ -332,6 +472,7 @@ func TestOutdated(t *testing.T) {
 			t.Errorf("%v are invalidated, want %v", got, handles)
 		}
 	}
+	await(t, "no subscription remains", func() bool { return coherence.Process.Statistics().Subscriptions == 0 })
 }
 
 // advancing is a Generation that advances when it is watched, before the watcher is set.

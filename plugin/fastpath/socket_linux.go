@@ -35,11 +35,11 @@ type datagram struct {
 	peer   peer
 }
 
-func (d *datagram) send(reply []byte) error { return d.socket.send(&d.peer, reply) }
-func (d *datagram) localAddr() net.Addr     { return d.socket.conn.LocalAddr() }
-func (d *datagram) remoteAddr() net.Addr    { return d.peer.udpAddr() }
-func (d *datagram) close()                  {}
-func (d *datagram) ended([]byte)            {}
+func (d *datagram) send(reply []byte, _ bool) error { return d.socket.send(&d.peer, reply) }
+func (d *datagram) localAddr() net.Addr             { return d.socket.conn.LocalAddr() }
+func (d *datagram) remoteAddr() net.Addr            { return d.peer.udpAddr() }
+func (d *datagram) close()                          {}
+func (d *datagram) ended([]byte)                    {}
 
 // dropped implements destination: the client repeats a query without an answer.
 func (d *datagram) dropped(*batch.Batch, []byte) {}

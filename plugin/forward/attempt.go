@@ -61,7 +61,7 @@ func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time
 	switch {
 	case !m.refuses():
 		if a.refusal != 0 && !named {
-			a.to.markUnnamed(a.refusal, now)
+			a.to.markUnnamed(a.refusal)
 		}
 	case named:
 		x.repeatUnnamed(a, m.rcode, overUDP, now)

@@ -8,6 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
@@ -174,17 +175,17 @@ func (x *exchange) queryFor(a *attempt, overUDP bool) []byte {
 // isUnnamed reports whether an upstream gets queries without the options for cluster DNS.
 func (u *upstream) isUnnamed() bool {
 	until := u.unnamedUntil.Load()
-	return until != 0 && time.Now().UnixNano() < until
+	return until != 0 && int64(answers.Now()) < until
 }
 
 // markUnnamed sends queries without the options for cluster DNS to an upstream for unnamedFor: it refused a query with them
 // and answered it without.
-func (u *upstream) markUnnamed(refusal int, now time.Time) {
+func (u *upstream) markUnnamed(refusal int) {
 	code := dns.RcodeToString[refusal]
 	if refusal == dns.RcodeBadVers { // RcodeToString returns BADSIG, another name of the code
 		code = "BADVERS"
 	}
-	if u.unnamedUntil.Swap(now.Add(unnamedFor).UnixNano()) == 0 {
+	if u.unnamedUntil.Swap(int64(answers.Now()+unnamedFor)) == 0 {
 		option := "caller"
 		if u.c.caller == nil {
 			option = "coherent"

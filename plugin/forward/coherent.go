@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coredns/coredns/plugin"
 	protocols "github.com/coredns/coredns/plugin/pkg/transport"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,7 +27,7 @@ func (u *upstream) coherence(maxAge time.Duration) *transport.Coherence {
 		byReason[reason] = coherenceFallbacks.WithLabelValues(u.address, reason)
 	}
 	return &transport.Coherence{
-		Now: answers.Now, MaxAge: maxAge,
+		Now: answers.Now, MaxAge: maxAge, Lost: u.lost,
 		Sessions:      coherenceSessions.WithLabelValues(u.address),
 		Invalidations: coherenceInvalidations.WithLabelValues(u.address),
 		Fallbacks:     byReason,
@@ -72,7 +71,7 @@ var ages = newHeartbeatAges()
 
 func newHeartbeatAges() *heartbeatAges {
 	a := &heartbeatAges{
-		desc: prometheus.NewDesc(prometheus.BuildFQName(plugin.Namespace, pluginName, "coherence_heartbeat_age_seconds"),
+		desc: prometheus.NewDesc(prometheus.BuildFQName(namespace, pluginName, "coherence_heartbeat_age_seconds"),
 			"Gauge of the time since the last heartbeat of an upstream with an open session.", []string{"to"}, nil),
 		upstreams: map[*upstream]struct{}{},
 	}

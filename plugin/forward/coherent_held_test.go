@@ -2,9 +2,12 @@ package forward
 
 import (
 	"fmt"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
@@ -88,7 +91,7 @@ func TestCoherent_Held(t *testing.T) {
 		}
 		for i, s := range []*sessionServer{first, second} {
 			u := upstreamOf(f, i)
-			fallbacks := metric(t, "nearside_forward_fallbacks_total", "to", s.addr) + metric(t, "coredns_forward_coherence_fallbacks_total", "to", s.addr)
+			fallbacks := metric(t, "nearside_forward_fallbacks_total", "to", s.addr) + metric(t, "nearside_forward_coherence_fallbacks_total", "to", s.addr)
 			if u.doubted() || u.tcpBad.Load() || len(s.all()) != 1 || fallbacks != 0 || metric(t, checkFailures, "to", s.addr) != 0 {
 				t.Errorf("upstream %d: doubted %t, over UDP %t, %d connections, %v fallbacks", i, u.doubted(), u.tcpBad.Load(), len(s.all()), fallbacks)
 			}
@@ -113,6 +116,7 @@ func TestCoherent_Held(t *testing.T) {
 		s.hold.Store(&hold)
 		f := chainOf(t, stanzaOf("coherent\nread_timeout 200ms\ntimeout 600ms", s.addr))
 		wantRight(t, f, false, "first.example.") // other than open, which waits for a heartbeat
+		within(t, "the session is open", func() bool { return s.sessions() > 0 })
 		for _, c := range s.all() {
 			c.mu.Lock()
 			c.opened = false
@@ -126,6 +130,107 @@ func TestCoherent_Held(t *testing.T) {
 		}
 		if n := count(s); n < 2 {
 			t.Errorf("%d queries, want a second one after read_timeout", n)
+		}
+	})
+}
+
+// TestCoherent_AnswersNothing: an upstream that sends heartbeats and answers no query ends as one without a session: the query is
+// sent again on another connection, over UDP or to the next upstream, and the upstream is checked.
+func TestCoherent_AnswersNothing(t *testing.T) {
+	started := func(t testing.TB, options string, others ...string) (*sessionServer, *Forward) {
+		s := startSessions(t)
+		f := chainOf(t, stanzaOf("coherent\n"+options, append([]string{s.addr}, others...)...))
+		s.open(t, f)
+		s.mute.Store(true)
+		return s, f
+	}
+	count := func(s *sessionServer, name string) (n int) {
+		for _, m := range s.seen.all() {
+			if m.Question[0].Name == name {
+				n++
+			}
+		}
+		return n
+	}
+	run := concurrently(t)
+	defer run.Wait()
+	run.Run("one upstream", func(t testing.TB) {
+		s, f := started(t, "")
+		if a, _ := throughChain(f, question("www.example.")); a.err == nil {
+			t.Errorf("answer %v", a.Msg)
+		}
+		if n, m := count(s, "www.example."), s.sessions(); n < 2 || m < 2 || !upstreamOf(f, 0).doubted() {
+			t.Errorf("%d queries and %d connections with a session, want 2; doubted %t", n, m, upstreamOf(f, 0).doubted())
+		}
+		within(t, "checks fail", func() bool { return metric(t, checkFailures, "to", s.addr) > 0 })
+		s.mute.Store(false)
+		within(t, "the upstream works", func() bool { return !upstreamOf(f, 0).doubted() })
+		wantRight(t, f, false, "later.example.")
+	})
+	run.Run("short timeouts", func(t testing.TB) {
+		s, f := started(t, "read_timeout 100ms\ntimeout 400ms")
+		within(t, "the upstream is doubted", func() bool {
+			_, _ = throughChain(f, question("www.example."))
+			return upstreamOf(f, 0).doubted()
+		})
+		s.mute.Store(false)
+		within(t, "the upstream works", func() bool { return !upstreamOf(f, 0).doubted() })
+		wantRight(t, f, false, "later.example.")
+	})
+	run.Run("one query of many", func(t testing.TB) { // is lost
+		s, f := started(t, "")
+		s.mute.Store(false)
+		hold := func(name string) time.Duration {
+			if name == "lost.example." && count(s, name) == 1 {
+				return 6 * time.Second
+			}
+			return 0
+		}
+		s.hold.Store(&hold)
+		wrong := make(chan string, 1)
+		go func() {
+			m := question("lost.example.")
+			a, _ := throughChain(f, m)
+			wrong <- a.wrong(m)
+		}()
+		for {
+			wantRight(t, f, false, "other.example.")
+			select {
+			case w := <-wrong:
+				if n := count(s, "lost.example."); w != "" || n != 2 || upstreamOf(f, 0).doubted() {
+					t.Errorf("%s, %d queries, want 2; doubted %t", w, n, upstreamOf(f, 0).doubted())
+				}
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	})
+	run.Run("over UDP", func(t testing.TB) {
+		s, f := started(t, "fallback udp")
+		p, err := net.ListenPacket("udp", s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		udp := &dns.Server{PacketConn: p, Handler: replies(addressReply)}
+		go func() { _ = udp.ActivateAndServe() }()
+		t.Cleanup(func() { _ = p.Close() })
+		wantRight(t, f, false, "www.example.")
+		within(t, "queries go over UDP at once", upstreamOf(f, 0).tcpBad.Load)
+		before := len(s.seen.all())
+		wantRight(t, f, false, "later.example.")
+		if n := count(s, "later.example."); n != 0 || before == 0 {
+			t.Errorf("%d queries over TCP", n)
+		}
+	})
+	run.Run("two upstreams", func(t testing.TB) {
+		second := startSessions(t)
+		_, f := started(t, "policy sequential\nread_timeout 500ms", second.addr)
+		within(t, "the first upstream is doubted", func() bool {
+			wantRight(t, f, false, "www.example.")
+			return upstreamOf(f, 0).doubted()
+		})
+		if upstreamOf(f, 1).doubted() {
+			t.Error("the second upstream is doubted")
 		}
 	})
 }
@@ -205,7 +310,7 @@ func TestCoherent_RetryDelay(t *testing.T) {
 		t.Errorf("doubted %t, over UDP %t, %v failures, %d queries over %d connections", u.doubted(), u.tcpBad.Load(), failed, queries.Load(), len(s.all()))
 	}
 	for reason, want := range map[string]float64{"retry_delay": 1, "closed": 0, "unsupported": 0} {
-		if n := metric(t, "coredns_forward_coherence_fallbacks_total", "to", s.addr, "reason", reason); n != want {
+		if n := metric(t, "nearside_forward_coherence_fallbacks_total", "to", s.addr, "reason", reason); n != want {
 			t.Errorf("%v fallbacks because of %s, want %v", n, reason, want)
 		}
 	}

@@ -31,6 +31,8 @@ type sessionServer struct {
 	seen  sight
 	// hold returns the time after which a query is answered.
 	hold atomic.Pointer[func(name string) time.Duration]
+	// mute is set if no query is answered, while heartbeats are sent.
+	mute atomic.Bool
 	// rcode is the response code of the answers, which have no records unless it is 0.
 	rcode atomic.Int32
 
@@ -94,6 +96,17 @@ func (s *sessionServer) all() []*sessionConn {
 	return slices.Clone(s.conns)
 }
 
+// sessions returns the number of connections that have had a session: not those of checks.
+func (s *sessionServer) sessions() (n int) {
+	for _, c := range s.all() {
+		if c.mu.Lock(); c.opened {
+			n++
+		}
+		c.mu.Unlock()
+	}
+	return n
+}
+
 // push sends a message in all sessions.
 func (s *sessionServer) push(message []byte) {
 	for _, c := range s.all() {
@@ -149,6 +162,9 @@ func (c *sessionConn) serve() {
 
 // answer answers a query, with a handle if it requests notification.
 func (c *sessionConn) answer(r *dns.Msg) {
+	if c.s.mute.Load() {
+		return
+	}
 	if hold := c.s.hold.Load(); hold != nil {
 		time.Sleep((*hold)(r.Question[0].Name))
 	}
@@ -279,17 +295,17 @@ func TestCoherent(t *testing.T) {
 					t.Errorf("query %d is not with one empty request for notification:\n%v", i, m)
 				}
 			}
-			if n := metric(t, "coredns_forward_coherence_sessions", "to", s.addr); n != 1 {
+			if n := metric(t, "nearside_forward_coherence_sessions", "to", s.addr); n != 1 {
 				t.Errorf("%v sessions", n)
 			}
-			if age := metric(t, "coredns_forward_coherence_heartbeat_age_seconds", "to", s.addr); age < 0 || age > bounded.Seconds() || len(seriesOf(t, ages)) == 0 {
+			if age := metric(t, "nearside_forward_coherence_heartbeat_age_seconds", "to", s.addr); age < 0 || age > bounded.Seconds() || len(seriesOf(t, ages)) == 0 {
 				t.Errorf("age of the last heartbeat: %v", age)
 			}
 			s.push(dso.AppendInvalidate(nil, []uint64{handle}))
-			within(t, "the invalidation is counted", func() bool { return metric(t, "coredns_forward_coherence_invalidations_total", "to", s.addr) == 1 })
+			within(t, "the invalidation is counted", func() bool { return metric(t, "nearside_forward_coherence_invalidations_total", "to", s.addr) == 1 })
 			s.closeAll()
 			within(t, "the lost session is counted", func() bool {
-				return metric(t, "coredns_forward_coherence_fallbacks_total", "to", s.addr, "reason", "closed") == 1
+				return metric(t, "nearside_forward_coherence_fallbacks_total", "to", s.addr, "reason", "closed") == 1
 			})
 		})
 	}
@@ -318,6 +334,25 @@ func TestCoherent_Failover(t *testing.T) {
 	want(dns.RcodeSuccess, false)
 	second.stop()
 	want(dns.RcodeNameError, false)
+}
+
+// TestCoherent_Switch: an upstream is killed, and another one of the stanza answers: the answers of the first one lapse.
+func TestCoherent_Switch(t *testing.T) {
+	first, second := startSessions(t), startSessions(t)
+	f := chainOf(t, stanzaOf("coherent\npolicy sequential", first.addr, second.addr))
+	first.open(t, f)
+	answered := overWire(t, f, question("www.example."))
+	if answered.err != nil || answered.voucher == nil {
+		t.Fatalf("error %v and voucher %v", answered.err, answered.voucher)
+	}
+	first.stop()
+	within(t, "the answer of the first upstream has lapsed", func() bool {
+		wantRight(t, f, false, "other.example.")
+		return answered.voucher.Lapsed()
+	})
+	if answered.voucher.Ended() || !upstreamOf(f, 1).vouches(nil) {
+		t.Error("the answer has ended, or the session of the second upstream does not vouch")
+	}
 }
 
 // TestCoherent_Others: upstreams without sessions, and queries over UDP, get no request for notification, not even that of a client.

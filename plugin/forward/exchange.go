@@ -330,10 +330,10 @@ func (x *exchange) elapsed(now time.Time) {
 // heldStep is the time between two looks at the session of a query that the upstream may hold.
 const heldStep = 200 * time.Millisecond
 
-// waitsLonger extends the share of a late attempt while the session of its connection vouches for answers: the upstream works,
-// and may hold the query until it has an answer. The next upstream is tried as well, once.
+// waitsLonger extends the share of a late attempt, up to transport.MaxHold, while the session of its connection vouches for answers:
+// the upstream works, and may hold the query until it has an answer. The next upstream is tried as well, once.
 func (x *exchange) waitsLonger(a *attempt, now time.Time) bool {
-	if a.stream == nil || !a.to.vouches(a.stream) {
+	if a.stream == nil || now.Sub(a.started) >= transport.MaxHold || !a.to.vouches(a.stream) {
 		return false
 	}
 	a.share = now.Sub(a.started) + heldStep
@@ -351,6 +351,9 @@ func (x *exchange) attemptLate(a *attempt, now time.Time) {
 	a.endTrial()
 	if a.stream != nil {
 		a.to.stream.Late(a.stream)
+	}
+	if !a.udpAt.IsZero() { // the upstream might have held the query until now
+		x.sendUDP(a)
 	}
 	if x.err == nil {
 		x.err = fmt.Errorf("%s: %w", a.to.address, errNoAnswer)

@@ -71,17 +71,19 @@ func (x *exchange) transmit(carrier transport.Carrier, call *transport.Call) {
 	x.users++
 }
 
-// fallBack sends the query over UDP as well, unless TCP may still work: its connection delivers other answers, or has
-// been established for less than answerTime.
+// fallBack sends the query over UDP as well, unless TCP may still work: its connection delivers other answers, has been established
+// for less than answerTime, or has a session that is heard, so that the upstream may hold the query.
 func (x *exchange) fallBack(a *attempt, now time.Time) {
 	a.udpAt = time.Time{}
 	if a.stream == nil || a.udp != nil {
 		return
 	}
-	established, answers := a.to.pool.State(a.stream)
+	established, answers, held := a.to.pool.State(a.stream)
 	wait := min(answerTime, a.share/2)
 	switch {
 	case answers:
+	case held:
+		a.udpAt = now.Add(heldStep)
 	case established && now.Sub(a.started) < wait:
 		a.udpAt = a.started.Add(wait)
 	default:

@@ -17,6 +17,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/proxy"
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/forward/transport"
 )
 
 const pluginName = "forward"
@@ -40,6 +42,7 @@ type Forward struct {
 	concurrent atomic.Int64
 	before     []*Forward // earlier stanzas of the server block
 	shared     bool       // another plugin of the server block may answer names of the cluster; set at the start
+	lost       transport.LostSessions
 
 	mu      sync.Mutex // for changes of the upstreams
 	stopped bool
@@ -70,7 +73,7 @@ func (f *Forward) use(endpoints []endpoint) {
 		if i >= 0 {
 			now = append(now, before[i])
 		} else {
-			now = append(now, newUpstream(&f.config, e))
+			now = append(now, newUpstream(&f.config, &f.lost, e))
 		}
 	}
 	f.upstreams.Store(&now)

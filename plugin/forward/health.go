@@ -36,7 +36,7 @@ type health struct {
 	cancel   context.CancelFunc
 	stopOnce sync.Once
 
-	unnamedUntil atomic.Int64 // end of queries without the caller, in nanoseconds of Unix time; 0 is never yet
+	unnamedUntil atomic.Int64 // end of queries without the options for cluster DNS, on the clock of answers.Now; 0 is never yet
 }
 
 // down reports whether an upstream counts as down.

@@ -174,7 +174,7 @@ func TestExchange_CoherentAllocs(t *testing.T) {
 	at := listenTCP(t, answerWithHandle)
 	f := chainOf(t, stanzaOf("coherent\ncaller node-a zone-1", at))
 	_ = exchangeAllocs(t, f)
-	within(t, "the session is open", func() bool { return metric(t, "coredns_forward_coherence_sessions", "to", at) == 1 })
+	within(t, "the session is open", func() bool { return metric(t, "nearside_forward_coherence_sessions", "to", at) == 1 })
 	if wire := overWire(t, f, question("www.example.org.")); wire.voucher == nil {
 		t.Error("the answer has no handle")
 	}

@@ -104,15 +104,15 @@ var (
 // Metrics of the option coherent.
 var (
 	coherenceSessions = promauto.NewGaugeVec(prometheus.GaugeOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "coherence_sessions",
-		Help: "Gauge of the open sessions with an upstream that reports the answers that end.",
+		Namespace: namespace, Subsystem: pluginName, Name: "coherence_sessions",
+		Help: "Gauge of the open sessions with an upstream.",
 	}, []string{"to"})
 	coherenceInvalidations = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "coherence_invalidations_total",
+		Namespace: namespace, Subsystem: pluginName, Name: "coherence_invalidations_total",
 		Help: "Counter of the handles of answers that an upstream has invalidated.",
 	}, []string{"to"})
 	coherenceFallbacks = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "coherence_fallbacks_total",
+		Namespace: namespace, Subsystem: pluginName, Name: "coherence_fallbacks_total",
 		Help: "Counter of the times that the answers of an upstream fell back to their TTL, because no session vouches for them.",
 	}, []string{"to", "reason"})
 )
@@ -147,44 +147,62 @@ func carrierMetrics(to, proto string) *transport.Metrics {
 	}
 }
 
-// series deletes the metrics of an address some time after its last upstream: the addresses of a hostname may change
-// without limit.
+// series deletes the metrics of an address some time after its last upstream, and those of sessions after its last one with
+// sessions: the addresses of a hostname may change without limit, and an alert fires for an upstream without a session.
 type series struct {
 	mu    sync.Mutex
-	users map[string]int
+	users map[string]users
 	after time.Duration
 }
 
-var used = &series{users: map[string]int{}, after: time.Minute}
+// users are the numbers of the upstreams of an address.
+type users struct{ all, coherent int }
+
+var used = &series{users: map[string]users{}, after: time.Minute}
 
 // begin counts an upstream of an address.
-func (s *series) begin(to string) {
+func (s *series) begin(to string, coherent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.users[to]++; s.users[to] == 1 {
+	if s.add(to, coherent, 1).all == 1 {
 		up.WithLabelValues(to).Set(1)
 	}
 }
 
 // end ends the count of an upstream of an address, and deletes its metrics later.
-func (s *series) end(to string) {
+func (s *series) end(to string, coherent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.users[to]--
+	s.add(to, coherent, -1)
 	time.AfterFunc(s.after, func() { s.remove(to) })
+}
+
+// add adds n to the number of upstreams of an address. The mutex is locked.
+func (s *series) add(to string, coherent bool, n int) users {
+	u := s.users[to]
+	u.all += n
+	if coherent {
+		u.coherent += n
+	}
+	s.users[to] = u
+	return u
 }
 
 func (s *series) remove(to string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.users[to] > 0 {
+	own, u := prometheus.Labels{"to": to}, s.users[to]
+	if u.coherent == 0 {
+		for _, v := range []*prometheus.MetricVec{coherenceSessions.MetricVec, coherenceInvalidations.MetricVec, coherenceFallbacks.MetricVec} {
+			v.DeletePartialMatch(own)
+		}
+	}
+	if u.all > 0 {
 		return
 	}
 	delete(s.users, to)
-	own := prometheus.Labels{"to": to}
 	for _, v := range []*prometheus.MetricVec{up.MetricVec, connections.MetricVec, inFlight.MetricVec, depth.MetricVec, fallbacks.MetricVec,
-		lateAnswers.MetricVec, droppedAnswers.MetricVec, packets.MetricVec,
-		coherenceSessions.MetricVec, coherenceInvalidations.MetricVec, coherenceFallbacks.MetricVec} {
+		lateAnswers.MetricVec, droppedAnswers.MetricVec, packets.MetricVec} {
 		v.DeletePartialMatch(own)
 	}
 	own["proxy_name"] = pluginName

@@ -26,3 +26,32 @@ func TestSeries(t *testing.T) {
 		t.Errorf("metrics are %v of the unused upstream, want 0, and %v of the used one", sum(gone), sum(stays))
 	}
 }
+
+// TestSeriesOfSessions: the metrics of sessions end with the last stanza that has option coherent, while another one without it
+// uses the address. Otherwise, the alert for an upstream without a session would fire after a reload without the option.
+func TestSeriesOfSessions(t *testing.T) {
+	f, servers := forwardTo(t, "coherent", good)
+	to := servers[0].Addr
+	sessions := func() (n int) {
+		for _, m := range seriesOf(t, coherenceSessions) {
+			if has(m, []string{"to", to}) {
+				n++
+			}
+		}
+		return n
+	}
+	plain := f.config
+	plain.coherent = false
+	other := newForward(plain)
+	other.use([]endpoint{upstreamOf(f, 0).endpoint})
+	t.Cleanup(other.stop)
+	used.remove(to)
+	if sessions() != 1 {
+		t.Errorf("%d series while a stanza has sessions, want 1", sessions())
+	}
+	f.stop()
+	used.remove(to)
+	if sessions() != 0 {
+		t.Errorf("%d series after the last stanza with sessions has stopped, want 0", sessions())
+	}
+}

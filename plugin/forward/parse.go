@@ -153,6 +153,9 @@ func (s *stanza) check() error {
 	if s.coherent && s.preferUDP {
 		return s.seen["coherent"].Errorf("invalid coherent: prefer_udp in the same stanza: want TCP, over which coherent forwards all queries")
 	}
+	if s.coherent && s.maxInFlight == 1 {
+		return s.seen["max_in_flight"].Errorf(`invalid max_in_flight "1": want a number of 2 to %d with coherent, which opens a session on each connection`, maxMaxInFlight)
+	}
 	if s.tlsServerName != "" {
 		s.tls.ServerName = s.tlsServerName
 	}

@@ -297,6 +297,7 @@ func TestParse_Errors(t *testing.T) {
 		{"forward . 192.0.2.1 {\ncoherent on\n}", `Testfile:2 - Error during parsing: invalid coherent "on": want no argument`},
 		{"forward . 192.0.2.1 {\ncoherent\ncoherent\n}", "Testfile:3 - Error during parsing: duplicate option coherent"},
 		{"forward . 192.0.2.1 {\nprefer_udp\ncoherent\n}", "Testfile:3 - Error during parsing: invalid coherent: prefer_udp in the same stanza: want TCP"},
+		{"forward . 192.0.2.1 {\nmax_in_flight 1\ncoherent\n}", `Testfile:2 - Error during parsing: invalid max_in_flight "1": want a number of 2 to 65000 with coherent, which opens a session on each connection`},
 		{"forward . 192.0.2.1 tls://192.0.2.2 {\ncoherent\n}", `Testfile:2 - Error during parsing: invalid coherent: upstream "tls://192.0.2.2" uses tls: want upstreams over TCP without TLS`},
 		{"forward . https://dns.example.org {\ncoherent\n}", `invalid coherent: upstream "https://dns.example.org" uses https: want upstreams over TCP without TLS`},
 		{"forward . 192.0.2.1 {\ncaller a\ncaller a\n}", "Testfile:3 - Error during parsing: duplicate option caller"},

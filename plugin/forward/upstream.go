@@ -26,16 +26,17 @@ type upstream struct {
 	udp    *transport.Datagrams // nil if the endpoint has another protocol
 	proxy  *proxy.Proxy         // of HTTPS and QUIC
 	took   durations
+	lost   *transport.LostSessions // of all upstreams of the stanza
 
 	health
 }
 
 // newUpstream returns an upstream. It opens no connection before the first query.
-func newUpstream(c *config, e endpoint) *upstream {
-	u := &upstream{endpoint: e, c: c, took: durations{to: e.address}}
+func newUpstream(c *config, lost *transport.LostSessions, e endpoint) *upstream {
+	u := &upstream{endpoint: e, c: c, lost: lost, took: durations{to: e.address}}
 	u.ctx, u.cancel = context.WithCancel(context.Background())
 	u.tcpAgain = tcpPause
-	used.begin(e.address)
+	used.begin(e.address, u.isCoherent())
 	switch e.protocol {
 	case protocols.HTTPS, protocols.QUIC:
 		u.carryByProxy()
@@ -128,7 +129,7 @@ func (u *upstream) stop() {
 	u.stopOnce.Do(func() {
 		u.cancel()
 		ages.remove(u)
-		used.end(u.address)
+		used.end(u.address, u.isCoherent())
 		u.stream.Close()
 		if u.udp != nil {
 			u.udp.Close()

@@ -67,7 +67,7 @@ const (
 // callersTotal counts answers that depend on the caller, by evidence.
 var callersTotal = func() (counters [evidences]prometheus.Counter) {
 	vec := promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "nearside", Subsystem: "kubernetes", Name: "topology_answers_total",
+		Namespace: metricNamespace, Subsystem: pluginName, Name: "topology_answers_total",
 		Help: "Answers that depend on the caller's node, by how that is known (option, pod, endpoint, pod_cidr, node_address), or why it is not (unknown_node, unknown_address, untrusted_option, malformed_option).",
 	}, []string{"caller"})
 	for e, label := range map[evidence]string{

@@ -75,6 +75,37 @@ type handlers struct {
 	mu      sync.Mutex
 	all     []*Kubernetes
 	stopped time.Time // when the views ceased to be live, zero while they are
+	lines   []func()  // to be logged, in this order
+}
+
+// maxLines is the number of log lines that wait while the output of the process is blocked. Further ones are omitted.
+const maxLines = 16
+
+// report has a line logged by another goroutine: the caller notifies sessions, and must not wait. The mutex is locked.
+func (v *handlers) report(line func()) {
+	if len(v.lines) == maxLines {
+		return
+	}
+	if v.lines = append(v.lines, line); len(v.lines) == 1 {
+		go v.writeLines()
+	}
+}
+
+// writeLines logs lines until none is left.
+func (v *handlers) writeLines() {
+	for line := v.lineAfter(0); line != nil; line = v.lineAfter(1) {
+		line()
+	}
+}
+
+// lineAfter returns the line after a number of lines, which it removes; nil without one.
+func (v *handlers) lineAfter(logged int) func() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.lines = v.lines[logged:]; len(v.lines) == 0 {
+		return nil
+	}
+	return v.lines[0]
 }
 
 func (v *handlers) add(k *Kubernetes) {
@@ -98,14 +129,16 @@ func (v *handlers) areLive() bool {
 		if reason := k.outdated(); reason != "" {
 			if v.stopped.IsZero() {
 				v.stopped = time.Now()
-				log.Warningf("coherent: no heartbeats to node caches, which use TTLs: %s", reason)
+				v.report(func() { log.Warningf("coherent: no heartbeats to node caches, which use TTLs: %s", reason) })
 			}
 			return false
 		}
 	}
 	if !v.stopped.IsZero() {
 		away := time.Since(v.stopped).Round(time.Second)
-		log.Infof("coherent: the view of the cluster is current again after %s: heartbeats continue", away)
+		v.report(func() {
+			log.Infof("coherent: the view of the cluster is current again after %s: heartbeats continue", away)
+		})
 		v.stopped = time.Time{}
 	}
 	return true

@@ -8,7 +8,6 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -199,7 +198,7 @@ func unsyncedNodes(k *Kubernetes) {
 	k.status = func() []source.Status { return []source.Status{{Resource: source.Nodes}} }
 }
 
-// TestHandles_Kinds has an answer of each kind: whether it has handles, which the fast path decides by the stored entry.
+// TestHandles_Kinds has an answer of each kind: whether it has handles, which depends on the stored entry.
 func TestHandles_Kinds(t *testing.T) {
 	for _, kinds := range [][]answerKind{namesOfServices(), otherNames(), clustersetNames(), byCaller(), bySearchList()} {
 		for _, kind := range kinds {
@@ -261,7 +260,7 @@ func (kind *answerKind) handles(t *testing.T) int {
 }
 
 // handlesOf returns the number of handles that the fast path sends with the stored answer to a query.
-func (s *storing) handlesOf(query []byte, from netip.Addr) (n int) {
+func (s *storing) handlesOf(query []byte, from netip.Addr) int {
 	e, q, key := s.entryAndKey(query)
 	if e != nil && e.Views != nil {
 		var view answers.View
@@ -269,15 +268,8 @@ func (s *storing) handlesOf(query []byte, from netip.Addr) (n int) {
 			return 0
 		}
 	}
-	if e == nil || e.Waits || q.Upper && !e.AnyCase || e.Expires != 0 || !e.Shared() || !e.Fresh(answers.Now()) {
+	if e == nil || q.Upper && !e.AnyCase || !e.Fresh(answers.Now()) {
 		return 0
 	}
-	for _, b := range e.Bounds {
-		if _, ok := b.Generation.(coherence.Generation); ok {
-			n++
-		} else if b.Generation != nil {
-			return 0
-		}
-	}
-	return n
+	return len(e.Watchable(nil))
 }

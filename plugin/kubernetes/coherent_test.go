@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	stdlog "log"
 	"maps"
 	"net/netip"
 	"os"
@@ -169,6 +170,70 @@ func TestCoherent_Live(t *testing.T) {
 	}
 }
 
+// blockedWriter is a log output that blocks until it is released.
+type blockedWriter struct {
+	released chan struct{}
+	mu       sync.Mutex
+	text     strings.Builder
+}
+
+func (w *blockedWriter) Write(b []byte) (int, error) {
+	<-w.released
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(b)
+}
+
+// lines returns the lines about sessions.
+func (w *blockedWriter) lines() (all []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for line := range strings.Lines(w.text.String()) {
+		if strings.Contains(line, "coherent: ") {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// TestCoherent_BlockedLog has a view that ceases to be live and is live again while the output of the process is blocked: the
+// goroutine that notifies sessions does not wait for it. A limited number of lines is logged later.
+func TestCoherent_BlockedLog(t *testing.T) {
+	w := &blockedWriter{released: make(chan struct{})}
+	stdlog.SetOutput(w)
+	t.Cleanup(func() { stdlog.SetOutput(os.Stderr) })
+	denied := false
+	k := &Kubernetes{status: func() []source.Status { return []source.Status{{Synced: true, Denied: denied}} }}
+	var v handlers
+	v.add(k)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range 100 {
+			if denied = !denied; v.areLive() == denied {
+				t.Errorf("live: %t", denied)
+			}
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the caller waits for the log")
+	}
+	close(w.released)
+	<-ended
+	for end := time.Now().Add(10 * time.Second); len(w.lines()) < maxLines; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d lines, want %d", len(w.lines()), maxLines)
+		}
+	}
+	for i, line := range w.lines() {
+		if want := []string{"no heartbeats", "heartbeats continue"}[i%2]; !strings.Contains(line, want) {
+			t.Errorf("line %d is %q, want %q", i, line, want)
+		}
+	}
+}
+
 // TestCoherent_OtherViews: the views of all blocks count, since one heartbeat is for all answers.
 func TestCoherent_OtherViews(t *testing.T) {
 	registry := coherence.NewRegistry()
@@ -212,7 +277,7 @@ func TestCoherent_Metrics(t *testing.T) {
 		all := map[string]float64{}
 		for _, f := range families {
 			for _, m := range f.Metric {
-				name := strings.TrimPrefix(f.GetName(), plugin.Namespace+"_kubernetes_coherence_")
+				name := strings.TrimPrefix(f.GetName(), metricNamespace+"_kubernetes_coherence_")
 				for _, l := range m.Label {
 					name += " " + l.GetValue()
 				}

@@ -1,11 +1,13 @@
 package kubernetes
 
 import (
-	"github.com/coredns/coredns/plugin"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
+
+// metricNamespace is the namespace of metrics that CoreDNS does not have.
+const metricNamespace = "nearside"
 
 // sessionMetrics are the metrics of the sessions with node caches. They are exported only while sessions are offered, so that
 // coherence_live is not 0 in a process without option coherent.
@@ -18,7 +20,7 @@ func init() { prometheus.MustRegister(newSessionMetrics(coherence.Process)) }
 
 func newSessionMetrics(r *coherence.Registry) *sessionMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(prometheus.BuildFQName(plugin.Namespace, pluginName, "coherence_"+name), help, labels, nil)
+		return prometheus.NewDesc(prometheus.BuildFQName(metricNamespace, pluginName, "coherence_"+name), help, labels, nil)
 	}
 	return &sessionMetrics{
 		registry:      r,
@@ -26,7 +28,7 @@ func newSessionMetrics(r *coherence.Registry) *sessionMetrics {
 		subscriptions: desc("subscriptions", "Subscriptions of all sessions to changes of data that answers depend on."),
 		live:          desc("live", "1 while heartbeats are sent, 0 while the view of the cluster is not known to be current."),
 		invalidations: desc("invalidations_total", "Handles of changed data that were sent to sessions."),
-		refused:       desc("refused_total", "Subscriptions beyond a limit (session, source: those of the sessions with clients of one address, process), whose answers have no handles.", "reason"),
+		refused:       desc("refused_total", "Subscriptions beyond a limit (session, source: a quarter of the free ones for all sessions with clients of one address, process), whose answers have no handles.", "reason"),
 		closed:        desc("closed_total", "Sessions that the server has closed: the client did not read (unread), was silent, or sent a malformed message.", "reason"),
 	}
 }

@@ -138,7 +138,7 @@ var parsers = corefile.Options[*Kubernetes]{
 	"topology":           {Max: -1, Once: true, Form: "nothing, or the default of headless Services: keys KEY...", Parse: parseTopology},
 	"trust":              {Min: 1, Max: -1, Form: "ranges of addresses such as 10.0.0.0/8", Parse: parseTrust},
 	"multicluster":       {Max: -1, Form: "zones of a clusterset, such as clusterset.local", Parse: parseMulticluster},
-	"coherent":           {Form: "no argument", Parse: func(k *Kubernetes, _ []string) error { k.coherent = true; return nil }},
+	"coherent":           {Once: true, Form: "no argument", Parse: func(k *Kubernetes, _ []string) error { k.coherent = true; return nil }},
 	preferLocalCluster:   {Max: 1, Form: "nothing, or the ID of this cluster: labels of letters, digits and dashes", Parse: parsePreferLocalCluster},
 	"startup_timeout":    {Min: 1, Max: 1, Form: "a duration such as 5s, 0s or more", Parse: parseStartupTimeout},
 }.With(corefile.Of(settings.Options, func(k *Kubernetes) *settings.Settings { return &k.from }))

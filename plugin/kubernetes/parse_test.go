@@ -197,6 +197,7 @@ func TestParse_Rejected(t *testing.T) {
 		{"ttl 5s", 2, `invalid ttl "5s": want seconds, 0 to 3600`},
 		{"noendpoints true", 2, `invalid noendpoints "true": want no argument`},
 		{"coherent on", 2, `invalid coherent "on": want no argument`},
+		{"coherent\nttl 5\ncoherent", 4, `duplicate option coherent`},
 		{"zonal on", 2, `invalid zonal "on": want no argument`},
 		{"topology on", 2, `invalid topology "on"` + topologies},
 		{"topology\ntopology keys a", 3, `duplicate option topology`},

@@ -16,11 +16,11 @@ import (
 
 var (
 	waiting = promauto.NewGauge(prometheus.GaugeOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "coherence_waiting",
+		Namespace: metricNamespace, Subsystem: pluginName, Name: "waiting_queries",
 		Help: "Queries that wait for a name of a headless Service with the annotation nearside.dev/wait-for-names.",
 	})
 	waited = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "coherence_waited_total",
+		Namespace: metricNamespace, Subsystem: pluginName, Name: "waited_queries_total",
 		Help: "Queries that have waited for a name: until the name existed, or its Service changed or was deleted (answered), until the time of the annotation (timeout); or not at all because of a limit (refused).",
 	}, []string{"result"})
 	waitCounters = block.WaitCounters{

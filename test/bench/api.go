@@ -32,7 +32,7 @@ type apiJob struct {
 	Address string
 	Cluster generated.Cluster
 	Pods    bool   // the clients of search paths as well
-	Writes  string // address at which it accepts objects to write
+	Writes  string // address at which it accepts objects to write through kube-apiserver
 }
 
 // loadAtOnce is how many objects are made before they are loaded.
@@ -79,7 +79,7 @@ func (w writer) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	if err == nil {
 		var o runtime.Object
 		if o, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil); err == nil {
-			err = w.api.Put(o)
+			err = w.api.Apply(request.Context(), o)
 		}
 	}
 	if err != nil {

@@ -48,9 +48,15 @@ type simulated struct {
 	reply func(answer []byte, now time.Time) error
 }
 
-// openSession opens a session with a server.
-func openSession(port int) (s *simulated, err error) {
-	conn, err := net.Dial("tcp", addressAt(port))
+// sourceOf is the address of a node: the server limits what the sessions of one address have.
+func sourceOf(node int) *net.TCPAddr {
+	return &net.TCPAddr{IP: net.IPv4(127, 1, byte(node/250), byte(1+node%250))} // #nosec G115 -- fewer than 250 * 250 nodes
+}
+
+// openSession opens a session of a node with a server.
+func openSession(port, node int) (s *simulated, err error) {
+	dialer := net.Dialer{LocalAddr: sourceOf(node)}
+	conn, err := dialer.Dial("tcp", addressAt(port))
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +224,7 @@ type watcher struct {
 }
 
 func newWatcher(port, number int, found chan<- observation) (*watcher, error) {
-	s, err := openSession(port)
+	s, err := openSession(port, number)
 	if err != nil {
 		return nil, err
 	}

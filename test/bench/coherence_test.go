@@ -137,7 +137,7 @@ func TestOpenSession(t *testing.T) {
 					_, _ = io.Copy(io.Discard, conn) // until the client closes it
 				}
 			})
-			s, err := openSession(int(port))
+			s, err := openSession(int(port), 300)
 			if (err == nil) != c.ok || err != nil && !errors.Is(err, errWrong) {
 				t.Errorf("error %v", err)
 			}

@@ -45,7 +45,7 @@ const (
 )
 
 // subscriptionsMetric counts the subscriptions of all sessions.
-const subscriptionsMetric = "coredns_kubernetes_coherence_subscriptions"
+const subscriptionsMetric = "nearside_kubernetes_coherence_subscriptions"
 
 // measureSessions measures the simulated node caches of a large cluster.
 func (b *bench) measureSessions(ctx context.Context) error {

@@ -79,10 +79,14 @@ func (j *coherenceJob) runFleet(ctx context.Context) (done fleetDone, err error)
 			return done, err
 		}
 	}
+	requested := time.Now()
 	if err := j.move(ctx, 1); err != nil {
 		return done, err
 	}
-	done.Delivered, err = f.delivered(ctx, time.Now())
+	if done.Delivered, err = f.delivered(ctx, requested); err != nil {
+		return done, err
+	}
+	_, done.Peak, err = (&process{pid: f.PID}).memory()
 	return done, err
 }
 
@@ -113,9 +117,13 @@ func (f *fleet) open(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for range fleetAtOnce {
 		wg.Go(func() {
-			for next.Add(1) <= int64(f.Sessions) && ctx.Err() == nil {
-				if err := f.openOne(); err != nil {
-					cancel(err)
+			for {
+				node := int(next.Add(1)) - 1
+				if node >= f.Sessions || ctx.Err() != nil {
+					return
+				}
+				if err := f.openOne(node); err != nil {
+					cancel(fmt.Errorf("session %d: %w", node, err))
 				}
 			}
 		})
@@ -124,9 +132,9 @@ func (f *fleet) open(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// openOne opens a session and sends the queries. All answers have handles.
-func (f *fleet) openOne() error {
-	s, err := openSession(f.Cluster)
+// openOne opens the session of a node and sends the queries. All answers have handles.
+func (f *fleet) openOne(node int) error {
+	s, err := openSession(f.Cluster, node)
 	if err != nil {
 		return err
 	}
@@ -218,7 +226,7 @@ func (f *fleet) measureHeartbeats(ctx context.Context, done *fleetDone) error {
 	done.CPU = 100 * float64(after-before) / float64(elapsed)
 	done.Heartbeats = float64(f.beats.Load()) / elapsed.Seconds()
 	done.LongestGap = time.Duration(f.gap.Load())
-	if done.Memory, done.Peak, err = server.memory(); err != nil {
+	if done.Memory, _, err = server.memory(); err != nil {
 		return err
 	}
 	if f.Metrics > 0 {
@@ -240,12 +248,12 @@ func (f *fleet) pause(ctx context.Context, d time.Duration) error {
 }
 
 // delivered returns the time that the change took to each session, the shortest first.
-func (f *fleet) delivered(ctx context.Context, written time.Time) (all []time.Duration, err error) {
+func (f *fleet) delivered(ctx context.Context, requested time.Time) (all []time.Duration, err error) {
 	timeout := time.After(changeTimeout)
 	for len(all) < f.Sessions {
 		select {
 		case at := <-f.moved:
-			all = append(all, max(at.Sub(written), 0))
+			all = append(all, at.Sub(requested))
 		case err := <-f.failures:
 			return nil, fmt.Errorf("a session has ended: %w", err)
 		case <-timeout:

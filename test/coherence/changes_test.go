@@ -213,12 +213,17 @@ func (c *changes) endpoint(service string, a netip.Addr) discoveryv1.Endpoint {
 	return e
 }
 
+// pod returns a pod, every second one with an address of IPv6, too.
 func (c *changes) pod(ns, name string) *corev1.Pod {
-	a := pick(c.Rand, podIPs).String()
+	n := c.IntN(len(podIPs))
+	ips := []corev1.PodIP{{IP: podIPs[n].String()}}
+	if n%2 == 0 {
+		ips = append(ips, corev1.PodIP{IP: podIPs6[n/2%len(podIPs6)].String()})
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
 		Spec:       corev1.PodSpec{NodeName: pick(c.Rand, nodes), Containers: []corev1.Container{{Name: "main", Image: "main"}}},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIP: a, PodIPs: []corev1.PodIP{{IP: a}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ips[0].IP, PodIPs: ips},
 	}
 }
 

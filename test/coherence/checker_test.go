@@ -20,7 +20,7 @@ const (
 	tolerance = 20 * time.Millisecond
 )
 
-// reply is one answer that a client received.
+// reply is one answer that a client received, or the absence of one.
 type reply struct {
 	sent, received int64
 	question       uint16
@@ -32,6 +32,7 @@ type reply struct {
 const (
 	failure = -1 // SERVFAIL
 	tooLong = -2 // a TTL above that of the configuration
+	noReply = -3 // the query got no reply
 )
 
 // fallback is a time in which a fault may have ended sessions, so that answers may be as old as their TTL.
@@ -48,22 +49,72 @@ type checker struct {
 	fallbacks []fallback
 	callers   []int    // the asker of each cache
 	missing   []string // effects of faults that metrics do not show
-	setBack   int      // the number of changes before which the wall clock of clusterdns was set back
+	clocks    []wallClock
 	replies   [][]reply
 
-	checked, failed, old int
-	oldest               time.Duration // of an answer that was right until before its query was sent
-	wrong                []string      // reports of the first wrong answers
-	wrongs               int
-	byQuestion           map[string]int // wrong answers
-	marks                []mark
+	checked, old int
+	oldest       time.Duration // of an answer that was right until before its query was sent
+	wrong        []string      // reports of the first wrong answers
+	wrongs       int
+	byQuestion   map[string]int // wrong answers
+	marks        []mark
 }
 
 // mark is the begin of a phase, with the replies to queries that were sent in it.
 type mark struct {
-	name                   string
-	from                   int64
-	checked, failed, wrong int
+	from int64
+	requirements
+	beyond  float64 // answers beyond their TTL
+	dropped int     // datagrams that the kernel has dropped
+	tally
+}
+
+// tally has numbers of queries by their replies.
+type tally struct {
+	answered int
+	wrong    int      // of these
+	failed   int      // SERVFAIL
+	lost     int      // no reply
+	first    []*reply // of failed and lost
+}
+
+// requirements are what the replies to the queries of a phase have to be, besides right.
+type requirements struct {
+	name string
+	// minAnswered is the minimum share of the queries with an answer other than SERVFAIL. Of those without a reply, as many do not
+	// count as the kernel has dropped datagrams.
+	minAnswered float64
+	// minBeyond is the minimum share of answers beyond their TTL.
+	minBeyond float64
+}
+
+// share returns the share of the queries that were answered.
+func (m *mark) share() float64 {
+	return float64(m.answered) / float64(max(1, m.answered+m.failed+max(0, m.lost-m.dropped)))
+}
+
+// unmet returns the requirements that the replies of a phase do not meet.
+func (m *mark) unmet() (all []string) {
+	if m.share() < m.minAnswered {
+		all = append(all, fmt.Sprintf("phase %q: %.2f %% of the queries answered, want %.2f %%: %d SERVFAIL, %d without a reply, %d datagrams dropped by the kernel",
+			m.name, 100*m.share(), 100*m.minAnswered, m.failed, m.lost, m.dropped))
+	}
+	if got := m.shareBeyond(); got < m.minBeyond {
+		all = append(all, fmt.Sprintf("phase %q: %.1f %% of the answers beyond their TTL, want %.1f %%", m.name, 100*got, 100*m.minBeyond))
+	}
+	return all
+}
+
+// shareBeyond returns the share of answers beyond their TTL.
+func (m *mark) shareBeyond() float64 { return m.beyond / float64(max(1, m.answered)) }
+
+// unmet returns the requirements that the replies do not meet, and the effects of faults that are missing.
+func (c *checker) unmet() []string {
+	all := slices.Clone(c.missing)
+	for i := range c.marks {
+		all = append(all, c.marks[i].unmet()...)
+	}
+	return all
 }
 
 // markOf returns the phase in which a query was sent.
@@ -74,8 +125,18 @@ func (c *checker) markOf(r *reply) *mark {
 
 // phases returns the number of replies by phase.
 func (c *checker) phases() (text string) {
-	for _, m := range c.marks {
-		text += fmt.Sprintf("\n    %-32s %8d answers, %6d failures, %6d wrong", m.name, m.checked, m.failed, m.wrong)
+	for i := range c.marks {
+		m := &c.marks[i]
+		text += fmt.Sprintf("\n    %-30s %7d answers (%5.1f %%, %4.1f %% beyond their TTL), %6d SERVFAIL, %6d without a reply, %d dropped, %5d wrong",
+			m.name, m.answered, 100*m.share(), 100*m.shareBeyond(), m.failed, m.lost, m.dropped, m.wrong)
+		if len(m.unmet()) == 0 {
+			continue
+		}
+		for _, r := range m.first {
+			q := &c.all[r.question]
+			text += fmt.Sprintf("\n        unanswered: cache %d, %s %s, sent %.4f, received %.4f", r.cache, q.spelling(), dns.TypeToString[q.qtype],
+				seconds(r.sent-c.zero), seconds(r.received-c.zero))
+		}
 	}
 	return text
 }
@@ -96,10 +157,10 @@ func (c *checker) window(r *reply) window {
 
 // checkAll compares all replies.
 func (c *checker) checkAll() {
-	c.checked, c.failed, c.old, c.oldest = 0, 0, 0, 0
+	c.checked, c.old, c.oldest = 0, 0, 0
 	c.wrong, c.wrongs, c.byQuestion = nil, 0, map[string]int{}
 	for i := range c.marks {
-		c.marks[i] = mark{name: c.marks[i].name, from: c.marks[i].from}
+		c.marks[i].tally = tally{}
 	}
 	for _, list := range c.replies {
 		for i := range list {
@@ -111,13 +172,20 @@ func (c *checker) checkAll() {
 // check compares one reply.
 func (c *checker) check(r *reply) {
 	m := c.markOf(r)
-	c.checked++
-	m.checked++
-	if r.answer == failure {
-		c.failed++
+	switch r.answer {
+	case noReply:
+		m.lost++
+	case failure:
 		m.failed++
+	}
+	if r.answer == noReply || r.answer == failure {
+		if len(m.first) < maxReports {
+			m.first = append(m.first, r)
+		}
 		return
 	}
+	c.checked++
+	m.answered++
 	if r.answer == tooLong {
 		c.report(r, fmt.Sprintf("its TTL is above %s", c.ttl))
 		return
@@ -147,7 +215,7 @@ func (c *checker) report(r *reply, why string) {
 	c.wrongs++
 	c.markOf(r).wrong++
 	q := &c.all[r.question]
-	c.byQuestion[q.name+" "+dns.TypeToString[q.qtype]]++
+	c.byQuestion[q.spelling()+" "+dns.TypeToString[q.qtype]]++
 	if len(c.wrong) >= maxReports {
 		return
 	}
@@ -156,7 +224,7 @@ func (c *checker) report(r *reply, why string) {
 		answer = c.texts.all[r.answer]
 	}
 	c.wrong = append(c.wrong, fmt.Sprintf("cache %d, %s %s, sent %.4f, received %.4f: %q: %s; right answers:\n%s",
-		r.cache, q.name, dns.TypeToString[q.qtype], seconds(r.sent-c.zero), seconds(r.received-c.zero), answer, why,
+		r.cache, q.spelling(), dns.TypeToString[q.qtype], seconds(r.sent-c.zero), seconds(r.received-c.zero), answer, why,
 		c.describe(c.callers[r.cache], int(r.question), r.sent-int64(5*time.Second), r.received, c.zero)))
 }
 
@@ -170,18 +238,19 @@ func (c *checker) wrongQuestions() (text string) {
 
 // summary returns what was checked.
 func (c *checker) summary() string {
-	return fmt.Sprintf("%d answers checked, %d failures, %d of an older state, at most %s older; %d wrong; %d changes of right answers%s",
-		c.checked, c.failed, c.old, c.oldest.Round(time.Millisecond), c.wrongs, c.changes, c.phases())
+	return fmt.Sprintf("%d answers checked, %d of an older state, at most %s older; %d wrong; %d questions, %d changes of right answers%s",
+		c.checked, c.old, c.oldest.Round(time.Millisecond), c.wrongs, len(c.all), c.changes, c.phases())
 }
 
-// canonical returns the text of a reply, false for a failure.
+// canonical returns the text of a reply, false if it is neither an answer nor a denial with its SOA record.
 func canonical(m *dns.Msg) (answer string, ok bool) {
-	switch m.Rcode {
-	case dns.RcodeNameError:
-		return nameError, true
-	case dns.RcodeSuccess:
-	default:
-		return "", false
+	isSOA := func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA }
+	if m.Rcode == dns.RcodeNameError || len(m.Answer) == 0 {
+		answer = noData
+		if m.Rcode == dns.RcodeNameError {
+			answer = nameError
+		}
+		return answer, len(m.Answer) == 0 && slices.ContainsFunc(m.Ns, isSOA)
 	}
 	lines := make([]string, 0, len(m.Answer)+len(m.Extra))
 	srv := false
@@ -197,7 +266,7 @@ func canonical(m *dns.Msg) (answer string, ok bool) {
 	return text(lines), true
 }
 
-// line returns the text of a record as the model has it.
+// line returns the text of a record as the model has it. Names have no case.
 func line(rr dns.RR) string {
 	h := rr.Header()
 	data := ""
@@ -207,11 +276,11 @@ func line(rr dns.RR) string {
 	case *dns.AAAA:
 		data = r.AAAA.String()
 	case *dns.PTR:
-		data = r.Ptr
+		data = strings.ToLower(r.Ptr)
 	case *dns.CNAME:
-		data = r.Target
+		data = strings.ToLower(r.Target)
 	case *dns.SRV:
-		data = fmt.Sprint(r.Port, " ", r.Target)
+		data = fmt.Sprint(r.Port, " ", strings.ToLower(r.Target))
 	default:
 		data = rr.String()
 	}

@@ -3,6 +3,7 @@
 package coherence
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
@@ -20,6 +21,8 @@ const (
 	batch = 48
 	// patience is the time that a client waits for the answers to them; later ones still count.
 	patience = 20 * time.Millisecond
+	// lastPatience is the time that it waits at the end.
+	lastPatience = time.Second
 	// pause is the time between two batches: the programs and the API server need the machine, too.
 	pause = 4 * time.Millisecond
 )
@@ -38,7 +41,6 @@ type client struct {
 	waiting  int
 	buffer   []byte // received and not read, over TCP
 	replies  []reply
-	queries  int
 }
 
 // sent is a query without an answer so far.
@@ -51,7 +53,7 @@ type sent struct {
 // packQueries returns the queries for all questions. The ID is 0.
 func packQueries(u *universe) (all [][]byte) {
 	for i := range u.all {
-		m := new(dns.Msg).SetQuestion(u.all[i].name, u.all[i].qtype)
+		m := new(dns.Msg).SetQuestion(u.all[i].spelling(), u.all[i].qtype)
 		m.Id = 0
 		m.SetEdns0(1232, false)
 		wire, err := m.Pack()
@@ -75,9 +77,26 @@ func (c *client) run(stop *atomic.Bool) {
 		time.Sleep(pause)
 	}
 	if c.conn != nil {
-		c.receive(time.Now().Add(10 * patience))
+		c.receive(time.Now().Add(lastPatience))
 		c.close()
 	}
+	c.abandon()
+}
+
+// abandon records that queries have got no reply.
+func (c *client) abandon() {
+	for i := range c.inFlight {
+		if s := &c.inFlight[i]; s.waits {
+			c.lost(s)
+		}
+	}
+	c.waiting = 0
+}
+
+// lost records that a query has got no reply.
+func (c *client) lost(s *sent) {
+	s.waits = false
+	c.replies = append(c.replies, reply{s.at, s.at, s.question, c.cache, noReply})
 }
 
 func (c *client) connect() bool {
@@ -85,8 +104,8 @@ func (c *client) connect() bool {
 	if err != nil {
 		return false
 	}
-	c.conn, c.buffer, c.waiting = conn, nil, 0
-	clear(c.inFlight[:])
+	c.abandon()
+	c.conn, c.buffer = conn, nil
 	return true
 }
 
@@ -105,11 +124,12 @@ func (c *client) sendBatch() {
 		if c.network == "udp" {
 			query = query[2:]
 		}
-		if !c.inFlight[c.next].waits {
+		if s := &c.inFlight[c.next]; s.waits {
+			c.lost(s)
+		} else {
 			c.waiting++
 		}
 		c.inFlight[c.next] = sent{monotonic(), uint16(n), true} // #nosec G115 -- hundreds
-		c.queries++
 		if _, err := c.conn.Write(query); err != nil && c.network == "tcp" {
 			c.close()
 			return
@@ -165,7 +185,7 @@ func (c *client) received(m []byte, at int64) {
 	}
 	s.waits = false
 	c.waiting--
-	c.replies = append(c.replies, reply{s.at, at, s.question, c.cache, c.answers.numberOf(m)})
+	c.replies = append(c.replies, reply{s.at, at, s.question, c.cache, c.answers.numberOf(m, c.packed[s.question])})
 }
 
 // memo returns the numbers of the answers in packed replies. All clients share it.
@@ -173,31 +193,72 @@ type memo struct {
 	ttl   uint32 // the maximum in seconds
 	texts *texts
 	mu    sync.Mutex
-	known map[string]int32 // by the reply without ID and TTLs
+	known map[string]int32 // by the reply without ID, TTLs and serial
 }
 
-func (c *memo) numberOf(m []byte) int32 {
-	zeroed, ttl, ok := withoutTTLs(m)
-	if !ok {
-		return failure
-	}
-	if ttl > c.ttl {
-		return tooLong
+// numberOf returns the number of the answer in the reply to a query. That of a reply which is neither an answer nor SERVFAIL is
+// the number of a text that no right answer has.
+func (c *memo) numberOf(m, query []byte) int32 {
+	defect := defectOf(m, query)
+	var zeroed []byte
+	var ttl uint32
+	if defect == "" {
+		ok := false
+		if zeroed, ttl, ok = withoutTTLs(m); !ok {
+			defect = "malformed"
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n, ok := c.known[string(zeroed)]; ok {
-		return n
+	switch {
+	case defect != "":
+		return c.texts.numberOf("reply that is " + defect)
+	case ttl > c.ttl:
+		return tooLong
 	}
-	var reply dns.Msg
-	n := int32(failure)
-	if reply.Unpack(m) == nil {
-		if answer, ok := canonical(&reply); ok {
-			n = c.texts.numberOf(answer)
-		}
+	n, ok := c.known[string(zeroed)]
+	if !ok {
+		n = c.numberOfWhole(m)
+		c.known[string(zeroed)] = n
 	}
-	c.known[string(zeroed)] = n
 	return n
+}
+
+// numberOfWhole is numberOf for a reply that is to the query.
+func (c *memo) numberOfWhole(m []byte) int32 {
+	var reply dns.Msg
+	if err := reply.Unpack(m); err != nil {
+		return c.texts.numberOf("reply that is malformed: " + err.Error())
+	}
+	switch reply.Rcode { // with the part in the OPT record
+	case dns.RcodeServerFailure:
+		return failure
+	case dns.RcodeSuccess, dns.RcodeNameError:
+		if answer, ok := canonical(&reply); ok {
+			return c.texts.numberOf(answer)
+		}
+		return c.texts.numberOf("reply that is a denial with records, or without SOA record")
+	}
+	return c.texts.numberOf("reply that is " + dns.RcodeToString[reply.Rcode])
+}
+
+// headerLen is the length of the header of a message.
+const headerLen = 12
+
+// defectOf returns the reason why a message is no whole reply to a query, "" if it is one.
+func defectOf(m, query []byte) string {
+	end := afterName(query, headerLen) + 4
+	switch {
+	case m[2]&0x80 == 0:
+		return "no response"
+	case m[2]&0x78 != 0:
+		return "of another opcode"
+	case m[2]&0x02 != 0:
+		return "truncated"
+	case len(m) < end || !bytes.Equal(m[4:6], query[4:6]) || !bytes.Equal(m[headerLen:end], query[headerLen:end]):
+		return "for another question"
+	}
+	return ""
 }
 
 // withoutTTLs returns the part of a reply that is the same for the same answer, and the largest TTL of its answer and
@@ -208,7 +269,7 @@ func withoutTTLs(m []byte) (zeroed []byte, ttl uint32, ok bool) {
 		counts[i] = int(binary.BigEndian.Uint16(m[4+2*i:]))
 	}
 	zeroed = append(make([]byte, 0, len(m)), m...)
-	at := 12
+	at := headerLen
 	for range counts[0] {
 		if at = afterName(m, at) + 4; at > len(m) {
 			return nil, 0, false
@@ -220,22 +281,32 @@ func withoutTTLs(m []byte) (zeroed []byte, ttl uint32, ok bool) {
 			if at+10 > len(m) {
 				return nil, 0, false
 			}
-			if binary.BigEndian.Uint16(m[at:]) != dns.TypeOPT {
-				if section < 2 {
-					ttl = max(ttl, binary.BigEndian.Uint32(m[at+4:]))
-				}
-				clear(zeroed[at+4 : at+8])
-			}
-			at += 10 + int(binary.BigEndian.Uint16(m[at+8:]))
-			if at > len(m) {
+			end := at + 10 + int(binary.BigEndian.Uint16(m[at+8:]))
+			if end > len(m) {
 				return nil, 0, false
 			}
+			switch binary.BigEndian.Uint16(m[at:]) {
+			case dns.TypeOPT:
+				at = end
+				continue
+			case dns.TypeSOA:
+				clearSerial(zeroed[at+10 : end])
+			}
+			if section < 2 {
+				ttl = max(ttl, binary.BigEndian.Uint32(m[at+4:]))
+			}
+			clear(zeroed[at+4 : at+8])
+			at = end
 		}
 	}
-	if counts[1] == 0 {
-		return zeroed[3:4], ttl, true // the SOA record has a serial
+	return zeroed[2:], ttl, at == len(m)
+}
+
+// clearSerial clears the serial in the data of an SOA record, the first of its last five fields.
+func clearSerial(data []byte) {
+	if n := len(data); n >= 20 {
+		clear(data[n-20 : n-16])
 	}
-	return zeroed[2:], ttl, true
 }
 
 // afterName returns the offset behind a name.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -59,6 +60,39 @@ func readEvents(t testing.TB, path string) (all []event) {
 type view struct {
 	from, to int64
 	events   []event
+	listed   map[string]int64 // see listed
+}
+
+// listed returns the time at which a clusterdns had the first list of each kind: it makes the changes of a list in one write,
+// whose end is that of all of them. A state before is a part of the cluster, of which no answer is right.
+func listed(events []event) map[string]int64 {
+	all := map[string]int64{}
+	for _, e := range events {
+		if _, known := all[e.Kind]; !known {
+			all[e.Kind] = e.End
+		}
+	}
+	return all
+}
+
+// readyFrom returns the time from which a clusterdns has the lists that an answer needs. Nodes are not awaited, see
+// plugin/kubernetes: until it has them, callers are where the caller option locates them.
+func (v *view) readyFrom(q *question) (at int64) {
+	if v.listed == nil {
+		return v.from
+	}
+	needed := []string{"Service", "Slice", "Pod", "Namespace"}
+	if q.imported {
+		needed = append(needed, "Import")
+	}
+	for _, kind := range needed {
+		end, known := v.listed[kind]
+		if !known {
+			return forever
+		}
+		at = max(at, end)
+	}
+	return at
 }
 
 // epoch is the time of one configuration of clusterdns. Epochs overlap during a reload.
@@ -125,7 +159,10 @@ func (o *oracle) follow(v view, e epoch) {
 		state.apply(rest[0])
 		rest = rest[1:]
 	}
-	current := make([][]span, len(o.askers))
+	current, ready := make([][]span, len(o.askers)), make([]int64, len(o.all))
+	for n := range ready {
+		ready[n] = v.readyFrom(&o.all[n])
+	}
 	for i, a := range o.askers {
 		a.namespaces = e.namespaces
 		current[i] = make([]span, len(o.all))
@@ -136,7 +173,10 @@ func (o *oracle) follow(v view, e epoch) {
 	}
 	finish := func(i, n int, at int64) {
 		s := current[i][n]
-		s.to = at
+		s.from, s.to = max(s.from, ready[n]), at
+		if s.from >= s.to { // of a part of the cluster
+			return
+		}
 		lists := o.spans[i][n]
 		lists[len(lists)-1] = append(lists[len(lists)-1], s)
 	}
@@ -144,14 +184,21 @@ func (o *oracle) follow(v view, e epoch) {
 		if ev.Begin > e.to {
 			break
 		}
-		state.apply(ev)
+		before, changed := state.change(ev)
+		if !changed {
+			continue
+		}
 		for n := range o.all {
-			if !o.all[n].concerns(ev) {
+			q := &o.all[n]
+			if !q.concerns(ev, before) {
 				continue
 			}
+			var next span
 			for i, a := range o.askers {
-				a.namespaces = e.namespaces
-				next := o.right(state, n, a, ev.Begin)
+				if i == 0 || q.dependsOnAsker() {
+					a.namespaces = e.namespaces
+					next = o.right(state, n, a, ev.Begin)
+				}
 				if next.answer == current[i][n].answer {
 					continue
 				}
@@ -176,19 +223,57 @@ func (o *oracle) right(state cluster, n int, a asker, from int64) span {
 	return span{from: from, answer: o.texts.numberOf(state.answer(&o.all[n], a))}
 }
 
-// concerns reports whether a change may change the answer to a question.
-func (q *question) concerns(e event) bool {
-	switch {
-	case q.form == missingForm, q.form == searchForm:
-		return false
-	case e.Kind == "Namespace", q.form == reverseForm, q.service == "alias":
-		return true
-	case e.Kind == "Node":
-		return q.form == serviceForm
-	case e.Kind == "Pod":
-		return q.form == podForm && e.Record.Namespace == q.namespace
+// dependsOnAsker reports whether the answer may have endpoints that are selected for the asker.
+func (q *question) dependsOnAsker() bool { return q.form == serviceForm && q.endpoint == "" }
+
+// concerns reports whether a change may change the answer to a question. before is the record before it.
+func (q *question) concerns(e event, before record) bool {
+	switch q.form {
+	case serviceForm:
+		if q.service == "alias" && !q.imported { // it may have a target in any namespace
+			return e.Kind != "Pod" && e.Kind != "Import"
+		}
+		return q.concernsService(e, before)
+	case namespaceForm:
+		return e.Kind == "Namespace" && e.Record.Name == q.namespace
+	case podForm:
+		return e.Kind == "Namespace" && e.Record.Name == q.namespace || e.Kind == "Pod" && e.Record.Namespace == q.namespace
+	case reverseForm:
+		return q.concernsAddress(e, before)
 	}
-	return q.form == serviceForm && e.Record.Namespace == q.namespace
+	return false
+}
+
+// concernsAddress is concerns for the name of an address. A Service whose kind changes has other names of its endpoints.
+func (q *question) concernsAddress(e event, before record) bool {
+	has := func(r record) bool {
+		return slices.Contains(r.IPs, q.address) || slices.ContainsFunc(r.Endpoints, func(p endpoint) bool { return p.Address == q.address })
+	}
+	switch e.Kind {
+	case "Service":
+		return e.Operation != "put" || before.Name == "" || before.Kind != e.Record.Kind || has(before) || has(e.Record)
+	case "Slice":
+		return has(before) || has(e.Record)
+	}
+	return e.Kind == "Namespace"
+}
+
+func (q *question) concernsService(e event, before record) bool {
+	switch e.Kind {
+	case "Node":
+		return true
+	case "Namespace":
+		return e.Record.Name == q.namespace
+	case "Slice":
+		owners := []string{e.Record.Service, before.Service}
+		if q.imported {
+			owners = []string{e.Record.Import, before.Import}
+		}
+		return e.Record.Namespace == q.namespace && slices.Contains(owners, q.service)
+	case "Service", "Import":
+		return e.Record.Namespace == q.namespace && e.Record.Name == q.service && (e.Kind == "Import") == q.imported
+	}
+	return false
 }
 
 // window is the time in which an answer has to have been right.

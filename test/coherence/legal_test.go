@@ -5,6 +5,7 @@ package coherence
 import (
 	"net/netip"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,8 +45,25 @@ func handmade() []event {
 	}
 }
 
+// reread has the first lists of a replica: namespaces at 16.5 s, the rest of what most answers need at 16.95 s, and
+// ServiceImports at 17.5 s.
+func reread() []event {
+	list := func(s float64, e event) event {
+		e.Begin, e.End = at(s-0.05), at(s)
+		return e
+	}
+	web := put(0, "Service", webRecord("10.96.0.2"))
+	return []event{
+		list(16.5, put(0, "Namespace", record{Name: "bank"})), list(16.5, put(0, "Namespace", record{Name: "shop"})),
+		list(16.6, put(0, "Slice", record{Namespace: "shop", Name: "web-1"})), list(16.7, put(0, "Pod", record{Namespace: "shop", Name: "p0"})),
+		list(16.95, put(0, "Service", record{Namespace: "bank", Name: "db"})), list(16.95, web),
+		list(17.5, put(0, "Import", record{Namespace: "bank", Name: "db"})),
+	}
+}
+
 // The names and answers of the cases.
 const (
+	importName = "web.shop.svc.clusterset.local."
 	webName    = "web.shop.svc.cluster.local."
 	bankName   = "db.bank.svc.cluster.local."
 	aliasName  = "alias.shop.svc.cluster.local."
@@ -60,7 +78,8 @@ const (
 
 func TestChecker(t *testing.T) {
 	silent := []fallback{{at(9), at(14), ttl}, {at(19), at(40), ttl}}
-	killed := []view{{0, at(15), handmade()[:5]}, {at(15), forever, handmade()}}
+	killed := []view{{to: at(15), events: handmade()[:5]}, {from: at(15), to: forever, events: handmade()}}
+	unread := []view{{to: at(15), events: handmade()}, {from: at(16), to: forever, events: reread(), listed: listed(reread())}}
 	reloaded := []epoch{{0, at(15), nil}, {at(14), forever, []string{"shop"}}}
 	for _, tc := range []struct {
 		what           string
@@ -88,11 +107,21 @@ func TestChecker(t *testing.T) {
 		{what: "old for more than a second long after a fault", name: webName, answer: two, sent: 41.9, received: 42, fallbacks: silent},
 		{what: "alias, old for less than a second", name: aliasName, answer: aliased, sent: 10.9, received: 10.95, legal: true},
 		{what: "alias, old for more than a second", name: aliasName, answer: aliased, sent: 11.1, received: 11.2},
-		{what: "failure", name: webName, answer: "SERVFAIL", sent: 5, received: 5.1, legal: true},
+		{what: "SERVFAIL", name: webName, answer: "SERVFAIL", sent: 5, received: 5.1, legal: true},
+		{what: "REFUSED", name: webName, answer: "reply that is REFUSED", sent: 5, received: 5.1},
+		{what: "REFUSED, search", name: searchName, answer: "reply that is REFUSED", sent: 5, received: 5.1},
+		{what: "no reply", name: webName, answer: "none", sent: 5, received: 5, legal: true},
 		{what: "TTL above the configuration", name: webName, answer: "TTL", sent: 5, received: 5.1},
 		{what: "of a killed replica, for less than a second", name: webName, answer: one, sent: 15.9, received: 15.95, views: killed, legal: true},
 		{what: "of a killed replica, for more than a second", name: webName, answer: one, sent: 16.1, received: 16.2, views: killed},
 		{what: "of the next replica", name: webName, answer: two, sent: 16.1, received: 16.2, views: killed, legal: true},
+		{what: "of a replica that has not read the namespaces", name: webName, answer: nameError, sent: 16.3, received: 16.4, views: unread},
+		{what: "of a replica that has not read the Services", name: webName, answer: nameError, sent: 16.6, received: 16.7, views: unread},
+		{what: "of a replica before its last list", name: webName, answer: two, sent: 16.7, received: 16.9, views: unread},
+		{what: "of a replica after its last list", name: webName, answer: two, sent: 17, received: 17.1, views: unread, legal: true},
+		{what: "of a replica that misses an object of the list", name: webName, answer: nameError, sent: 17, received: 17.1, views: unread},
+		{what: "of a replica without ServiceImports", name: importName, answer: nameError, sent: 17, received: 17.1, views: unread},
+		{what: "of a replica with ServiceImports", name: importName, answer: nameError, sent: 18, received: 18.1, views: unread, legal: true},
 		{what: "of the configuration before", name: bankName, answer: bankOne, sent: 15.9, received: 15.95, epochs: reloaded, legal: true},
 		{what: "of the configuration before, for more than a second", name: bankName, answer: bankOne, sent: 16.1, received: 16.2, epochs: reloaded},
 		{what: "of the new configuration during a reload", name: bankName, answer: nameError, sent: 14.1, received: 14.2, epochs: reloaded, legal: true},
@@ -109,7 +138,7 @@ func TestChecker(t *testing.T) {
 		t.Run(tc.what, func(t *testing.T) {
 			u, x := newUniverse(), newTexts()
 			if tc.views == nil {
-				tc.views = []view{{0, forever, handmade()}}
+				tc.views = []view{{to: forever, events: handmade()}}
 			}
 			if tc.epochs == nil {
 				tc.epochs = []epoch{{to: forever}}
@@ -120,7 +149,7 @@ func TestChecker(t *testing.T) {
 			if !known {
 				t.Fatalf("no question for %s", tc.name)
 			}
-			answer, special := map[string]int32{"SERVFAIL": failure, "TTL": tooLong}[tc.answer]
+			answer, special := map[string]int32{"SERVFAIL": failure, "TTL": tooLong, "none": noReply}[tc.answer]
 			if !special {
 				answer = x.numberOf(tc.answer)
 			}
@@ -144,7 +173,16 @@ func TestModel(t *testing.T) {
 			{Address: a("10.1.0.1"), Name: "e0", Zone: "east", Node: "node-a"}, {Address: a("10.1.0.2"), Zone: "west", Node: "node-b"},
 		}}),
 		put(0, "Node", record{Name: "node-b", Zone: "west"}),
-		put(0, "Pod", record{Namespace: "shop", Name: "p0", IPs: []netip.Addr{a("10.1.0.1")}}),
+		put(0, "Pod", record{Namespace: "shop", Name: "p0", IPs: []netip.Addr{a("10.1.0.1"), a("fd00:1::1")}}),
+		put(0, "Service", record{Namespace: "shop", Name: "alias", Kind: externalName, Target: webName}),
+		put(0, "Service", record{Namespace: "shop", Name: "db", Kind: headless}),
+		put(0, "Slice", record{Namespace: "shop", Name: "db-1", Service: "db", Ports: []port{{"http", "tcp", 8080}}, Endpoints: []endpoint{
+			{Address: a("10.1.0.3"), Name: "e0"},
+		}}),
+		put(0, "Import", record{Namespace: "shop", Name: "db", Kind: headless}),
+		put(0, "Slice", record{Namespace: "shop", Name: "db-here", Import: "db", Cluster: "here", Ports: []port{{"http", "tcp", 8080}}, Endpoints: []endpoint{
+			{Address: a("fd00:1::1"), Name: "e0"},
+		}}),
 	} {
 		c.apply(e)
 	}
@@ -166,6 +204,29 @@ func TestModel(t *testing.T) {
 		{"1.0.96.10.in-addr.arpa.", "", dns.TypePTR, "1.0.96.10.in-addr.arpa. PTR " + webName},
 		{"10-1-0-1.shop.pod.cluster.local.", "", dns.TypeA, "10-1-0-1.shop.pod.cluster.local. A 10.1.0.1"},
 		{"10-1-0-2.shop.pod.cluster.local.", "", dns.TypeA, nameError},
+		{"10-1-0-1.shop.pod.cluster.local.", "", dns.TypeAAAA, noData},
+		{"10-1-0-1.shop.pod.cluster.local.", "", dns.TypeTXT, noData},
+		{"10-1-0-1.bank.pod.cluster.local.", "", dns.TypeTXT, nameError},
+		{"fd00-1--1.shop.pod.cluster.local.", "", dns.TypeAAAA, "fd00-1--1.shop.pod.cluster.local. AAAA fd00:1::1"},
+		{"shop.svc.cluster.local.", "", dns.TypeTXT, noData},
+		{"bank.svc.cluster.local.", "", dns.TypeAAAA, nameError},
+		{webName, "", dns.TypeTXT, noData},
+		{"web.bank.svc.cluster.local.", "", dns.TypeTXT, nameError},
+		{webName, "", dns.TypeCNAME, noData},
+		{aliasName, "", dns.TypeCNAME, aliasName + " CNAME " + webName},
+		{aliasName, "", dns.TypeHTTPS, noData},
+		{"alias.bank.svc.cluster.local.", "", dns.TypeCNAME, nameError},
+		{"_http._tcp." + webName, "", dns.TypeA, "_http._tcp." + one},
+		{"_dns._tcp." + webName, "", dns.TypeSRV, nameError},
+		{"1.0.96.10.in-addr.arpa.", "", dns.TypeTXT, noData},
+		{"e0.db.shop.svc.cluster.local.", "", dns.TypeSRV, "+e0.db.shop.svc.cluster.local. A 10.1.0.3\ne0.db.shop.svc.cluster.local. SRV 8080 e0.db.shop.svc.cluster.local."},
+		{"e0.here.db.shop.svc.clusterset.local.", "", dns.TypeAAAA, "e0.here.db.shop.svc.clusterset.local. AAAA fd00:1::1"},
+		{"e0.here.db.shop.svc.clusterset.local.", "", dns.TypeA, noData},
+		{"e0.there.db.shop.svc.clusterset.local.", "", dns.TypeAAAA, nameError},
+		{"_http._tcp.db.shop.svc.clusterset.local.", "", dns.TypeSRV,
+			"+e0.here.db.shop.svc.clusterset.local. AAAA fd00:1::1\n_http._tcp.db.shop.svc.clusterset.local. SRV 8080 e0.here.db.shop.svc.clusterset.local."},
+		{"db.shop.svc.clusterset.local.", "", dns.TypeMX, noData},
+		{strings.ToUpper(webName), "", dns.TypeA, one},
 	} {
 		n, ok := u.number[tc.name+strconv.Itoa(int(tc.qtype))]
 		if !ok {
@@ -178,52 +239,30 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestMemo checks that equal answers have equal numbers whatever their TTL and serial is, that the TTL has a limit, and that
-// no text of random bytes panics.
-func TestMemo(t *testing.T) {
-	pack := func(id uint16, rcode int, records ...string) []byte {
-		m := new(dns.Msg)
-		m.SetQuestion(webName, dns.TypeA)
-		m.Id, m.Rcode, m.Response = id, rcode, true
-		for _, text := range records {
-			rr, err := dns.NewRR(text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if rr.Header().Rrtype == dns.TypeSOA {
-				m.Ns = append(m.Ns, rr)
-			} else {
-				m.Answer = append(m.Answer, rr)
-			}
-		}
-		wire, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return wire
-	}
-	const soa = "cluster.local. 2 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. "
-	x := &memo{ttl: 2, texts: newTexts(), known: map[string]int32{}}
-	first := x.numberOf(pack(1, dns.RcodeSuccess, webName+" 2 IN A 10.96.0.1", webName+" 2 IN A 10.96.0.2"))
-	denied := x.numberOf(pack(1, dns.RcodeNameError, soa+"1 7200 1800 86400 2"))
+// TestRequirements has phases that do not meet their requirements.
+func TestRequirements(t *testing.T) {
+	calm, faulty := requirements{"calm", 1, 0.1}, requirements{"faulty", 0.9, 0}
 	for _, tc := range []struct {
-		what  string
-		reply []byte
-		want  int32
+		what string
+		mark mark
+		met  bool
 	}{
-		{"other TTL", pack(2, dns.RcodeSuccess, webName+" 1 IN A 10.96.0.1", webName+" 1 IN A 10.96.0.2"), first},
-		{"other order", pack(2, dns.RcodeSuccess, webName+" 1 IN A 10.96.0.2", webName+" 1 IN A 10.96.0.1"), first},
-		{"other serial", pack(3, dns.RcodeNameError, soa+"2 7200 1800 86400 2"), denied},
-		{"long TTL", pack(2, dns.RcodeSuccess, webName+" 3 IN A 10.96.0.1"), tooLong},
-		{"failure", pack(2, dns.RcodeServerFailure), failure},
-		{"cut off", pack(1, dns.RcodeSuccess, webName+" 2 IN A 10.96.0.1")[:60], failure},
+		{"all answered", mark{requirements: calm, beyond: 20, tally: tally{answered: 100}}, true},
+		{"SERVFAIL", mark{requirements: calm, beyond: 20, tally: tally{answered: 99, failed: 1}}, false},
+		{"no reply", mark{requirements: calm, beyond: 20, tally: tally{answered: 99, lost: 1}}, false},
+		{"no reply since the kernel dropped one", mark{requirements: calm, beyond: 20, dropped: 1, tally: tally{answered: 99, lost: 1}}, true},
+		{"two without a reply since the kernel dropped one", mark{requirements: calm, beyond: 20, dropped: 1, tally: tally{answered: 99, lost: 2}}, false},
+		{"few answers beyond their TTL", mark{requirements: calm, beyond: 9, tally: tally{answered: 100}}, false},
+		{"no query", mark{requirements: calm}, false},
+		{"share with a fault", mark{requirements: faulty, tally: tally{answered: 90, failed: 5, lost: 5}}, true},
+		{"share with a fault, SERVFAIL", mark{requirements: faulty, tally: tally{answered: 89, failed: 11}}, false},
+		{"share with a fault, no reply", mark{requirements: faulty, tally: tally{answered: 89, lost: 11}}, false},
+		{"no query with a fault", mark{requirements: faulty}, false},
 	} {
-		if got := x.numberOf(tc.reply); got != tc.want {
-			t.Errorf("%s: %d, want %d", tc.what, got, tc.want)
+		c := &checker{marks: []mark{tc.mark}}
+		if unmet := c.unmet(); (len(unmet) == 0) != tc.met {
+			t.Errorf("%s: unmet %q, want met %t", tc.what, unmet, tc.met)
 		}
-	}
-	if x.texts.all[denied] != nameError || x.texts.all[first] != one+"\n"+two {
-		t.Errorf("texts: %q", x.texts.all)
 	}
 }
 

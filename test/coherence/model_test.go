@@ -5,6 +5,7 @@ package coherence
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -75,6 +76,15 @@ func (c cluster) apply(e event) {
 	c[e.Kind][k] = e.Record
 }
 
+// change makes one change of the index. It returns the record before, and whether the new one differs.
+func (c cluster) change(e event) (before record, changed bool) {
+	k := key{e.Record.Namespace, e.Record.Name}
+	before, existed := c[e.Kind][k]
+	c.apply(e)
+	after, exists := c[e.Kind][k]
+	return before, existed != exists || !reflect.DeepEqual(before, after)
+}
+
 // asker is the sender of a query and the configuration that answers it: what answers depend on besides the records.
 type asker struct {
 	node, zone string
@@ -98,6 +108,9 @@ const (
 
 // answer returns the text of the right answer to a question: its records, sorted.
 func (c cluster) answer(q *question, a asker) string {
+	if !q.mayHaveData() {
+		return c.withoutData(q, a)
+	}
 	switch q.form {
 	case serviceForm:
 		return c.ofService(q, a)
@@ -111,6 +124,35 @@ func (c cluster) answer(q *question, a asker) string {
 		return c.ofAddress(q, a)
 	}
 	return nameError
+}
+
+// mayHaveData reports whether the form of the name decides about records of the type. CNAME is left to withoutData.
+func (q *question) mayHaveData() bool {
+	switch q.form {
+	case serviceForm:
+		return q.qtype == dns.TypeA || q.qtype == dns.TypeAAAA || q.qtype == dns.TypeSRV
+	case podForm:
+		return q.qtype == dns.TypeA || q.qtype == dns.TypeAAAA
+	case reverseForm:
+		return q.qtype == dns.TypePTR
+	}
+	return true
+}
+
+// withoutData is the answer of a type without data: NODATA if the name exists. An ExternalName has a CNAME record.
+func (c cluster) withoutData(q *question, a asker) string {
+	other := *q
+	if other.qtype = dns.TypeA; q.form == reverseForm {
+		other.qtype = dns.TypePTR
+	}
+	if c.answer(&other, a) == nameError {
+		return nameError
+	}
+	s := c["Service"][key{q.namespace, q.service}]
+	if q.qtype == dns.TypeCNAME && !q.imported && s.Kind == externalName {
+		return fmt.Sprintf("%s CNAME %s", q.name, s.Target)
+	}
+	return noData
 }
 
 func (c cluster) ofPod(q *question, a asker) string {

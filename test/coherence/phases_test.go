@@ -3,8 +3,11 @@
 package coherence
 
 import (
+	"slices"
 	"syscall"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
 // calm is the time after a fault in which answers have to be as if it had not been.
@@ -12,17 +15,22 @@ const calm = 2 * time.Second
 
 // phases are those of TestHistory.
 var phases = []phase{
-	{name: "no fault", calm: 8 * time.Second, want: beyondTTL},
-	{name: "clusterdns stopped", fault: stopped, calm: calm, want: fellBack("silent")},
-	{name: "clusterdns killed", fault: killed, calm: calm, want: fellBack("closed")},
-	{name: "connections cut", fault: cut, calm: calm, want: fellBack("closed")},
-	{name: "connections delayed by 0.3 s", fault: delayed(300 * time.Millisecond), delay: 300 * time.Millisecond, calm: calm, want: beyondTTL},
-	{name: "connections delayed by 3 s", fault: delayed(3 * time.Second), delay: 3 * time.Second, calm: calm, want: fellBack("silent", "closed", "clock")},
-	{name: "connections stalled", fault: stalled, strict: true, calm: calm, want: fellBack("silent")},
-	{name: "frozen watches", fault: frozen, calm: calm, want: fellBack("silent")},
-	{name: "clusterdns reloaded", fault: clusterReloaded, strict: true, calm: calm, want: beyondTTL},
-	{name: "node caches reloaded", fault: cachesReloaded, calm: calm, want: beyondTTL},
-	{name: "switch of replicas", fault: switched, calm: calm, want: fellBack("closed")},
+	{requirements: requirements{"no fault", 1, 0.1}, calm: 8 * time.Second},
+	{requirements: requirements{"clusterdns stopped", 0.98, 0}, fault: stopped, calm: calm, want: fellBack("silent")},
+	{requirements: requirements{"clusterdns killed", 0.8, 0}, fault: killed, calm: calm, want: both(fellBack("closed"), failed)},
+	{requirements: requirements{"connections cut", 0.98, 0}, fault: cut, calm: calm, want: fellBack("closed")},
+	{requirements: requirements{"connections delayed by 0.3 s", 0.98, 0}, fault: delayed(300 * time.Millisecond), strict: true, calm: calm, want: beyondTTL},
+	{requirements: requirements{"connections delayed by 3 s", 0.7, 0}, fault: delayed(3 * time.Second), delay: 3 * time.Second, calm: calm, want: fellBack("silent", "closed", "clock")},
+	{requirements: requirements{"connections stalled", 0.98, 0}, fault: stalled, strict: true, calm: calm, want: fellBack("silent")},
+	{requirements: requirements{"frozen watches", 0.98, 0}, fault: frozen, calm: calm, want: fellBack("silent")},
+	{requirements: requirements{"clusterdns reloaded", 0.98, 0}, fault: clusterReloaded, strict: true, calm: calm, want: beyondTTL},
+	{requirements: requirements{"node caches reloaded", 0.98, 0}, fault: cachesReloaded, calm: calm, want: beyondTTL},
+	{requirements: requirements{"switch of replicas", 0.85, 0}, fault: switched, calm: calm, want: both(fellBack("closed"), failed)},
+}
+
+// phaseNamed returns a phase of TestHistory.
+func phaseNamed(name string) phase {
+	return phases[slices.IndexFunc(phases, func(p phase) bool { return p.name == name })]
 }
 
 // stopped stops clusterdns with SIGSTOP for 3 s.
@@ -35,7 +43,10 @@ func stopped(h *history) {
 // last returns the replica that the caches query.
 func (h *history) last() *replica { return h.replicas[len(h.replicas)-1] }
 
-// killed kills clusterdns and starts another.
+// partRead is the time for which a clusterdns that starts gets no list of one resource.
+const partRead = time.Second
+
+// killed kills clusterdns and starts another, which answers queries while it has no Services.
 func killed(h *history) {
 	old := h.last()
 	old.kill(h.t)
@@ -43,10 +54,13 @@ func killed(h *history) {
 	for _, p := range h.proxies {
 		p.refuse()
 	}
-	h.redirect(h.startReplica())
+	h.api.Hang(kubeapi.Services, true)
+	h.redirect(h.startUnread())
 	for _, p := range h.proxies {
 		p.listen(h.t)
 	}
+	time.Sleep(partRead)
+	h.api.Hang(kubeapi.Services, false)
 }
 
 func (h *history) redirect(r *replica) {
@@ -140,7 +154,11 @@ func cachesReloaded(h *history) {
 	}
 }
 
-// switched replaces clusterdns by another replica, while the first still runs.
+// switched replaces clusterdns by another replica, while the first still runs. The other one answers queries while it has no
+// namespaces.
 func switched(h *history) {
-	h.redirect(h.startReplica())
+	h.api.Hang(kubeapi.Namespaces, true)
+	h.redirect(h.startUnread())
+	time.Sleep(partRead)
+	h.api.Hang(kubeapi.Namespaces, false)
 }

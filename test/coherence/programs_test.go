@@ -5,6 +5,8 @@ package coherence
 import (
 	"flag"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kubeapi"
@@ -41,6 +45,7 @@ const clusterCorefile = `.:PORT {
         topology
         multicluster clusterset.local
         ttl 2
+        startup_timeout WAIT
         NAMESPACES
         COHERENT
     }
@@ -48,7 +53,8 @@ const clusterCorefile = `.:PORT {
 `
 
 // nodeCorefile is the Corefile of a node's cache. COMMENT changes with a reload. It serves no stale answers while the upstream
-// fails, as caches do by default: they would be older than their TTL.
+// fails, as caches do by default: they would be older than their TTL. It does not cache failures, which would conceal answers after a
+// fault.
 const nodeCorefile = `# COMMENT
 ap.k8s.io:PORT {
     bind 127.0.0.1
@@ -64,6 +70,7 @@ cluster.local:PORT clusterset.local:PORT in-addr.arpa:PORT ip6.arpa:PORT {
     cache {
         success 9984 30 1
         denial 9984 30 1
+        servfail 0
         serve_stale off
     }
     forward . UPSTREAM {
@@ -79,21 +86,52 @@ type program struct {
 	*daemon.Process
 	corefile string // with what PORT stands for, and what changes
 	metrics  string // address
+	clock    wallClock
 }
 
-// launch starts a program with a Corefile, in which METRICS stands for the address of metrics, and waits until it answers.
-func launch(t testing.TB, path, corefile string) *program {
+// launch starts a program with a Corefile, in which METRICS stands for the address of metrics. It waits as start does.
+func launch(t testing.TB, path, corefile string, start func(t testing.TB, path, corefile string, args ...string) *daemon.Process) *program {
 	t.Helper()
 	p := &program{metrics: "127.0.0.1:" + strconv.Itoa(daemon.FreePort(t))}
 	p.corefile = strings.ReplaceAll(corefile, "METRICS", p.metrics)
-	p.Process = daemon.Start(t, path, p.corefile)
+	p.Process = start(t, path, p.corefile)
 	return p
+}
+
+// startAccepting starts a clusterdns and waits until it accepts a session. Before its fast path has taken over CoreDNS's own
+// listener, connections to that get NOTIMP: the cache then uses TTLs for 10 s and longer.
+func startAccepting(t testing.TB, path, corefile string, args ...string) *daemon.Process {
+	t.Helper()
+	p := daemon.Launch(t, path, corefile, args...)
+	eventually(t, "session", func() bool { return acceptsSession(p.Addr) })
+	return p
+}
+
+// sessionRequest is a request for a session with its length: plugin/internal/dso/README.md.
+var sessionRequest = []byte{0, 17, 0, 1, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xf8, 0xa0, 0, 1, 1}
+
+// acceptsSession reports whether a server answers a request for a session without an error.
+func acceptsSession(address string) bool {
+	c, err := net.DialTimeout("tcp", address, time.Second)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = c.Close() }() // the server may have closed it
+	var response [6]byte
+	if c.SetDeadline(time.Now().Add(time.Second)) != nil {
+		return false
+	}
+	if _, err := c.Write(sessionRequest); err != nil {
+		return false
+	}
+	_, err = io.ReadFull(c, response[:])
+	return err == nil && response[5]&0xf == dns.RcodeSuccess
 }
 
 // samples returns the metrics of the program.
 func (p *program) samples(t testing.TB) daemon.Samples {
 	t.Helper()
-	return daemon.Scrape(t, http.DefaultClient, p.metrics)
+	return daemon.Scrape(t, &http.Client{Transport: &p.clock}, p.metrics)
 }
 
 // reload has the program read another Corefile, and returns when it has.
@@ -117,7 +155,7 @@ func (p *program) kill(t testing.TB) {
 
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(maxWait); !condition(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(maxWait); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not within %s: %s", maxWait, what)
 		}
@@ -137,6 +175,18 @@ type replica struct {
 // startReplica starts a clusterdns and waits until it answers.
 func (h *history) startReplica() *replica {
 	h.t.Helper()
+	return h.start(maxWait, daemon.Start)
+}
+
+// startUnread starts a clusterdns that answers before it has read the cluster, and waits until it accepts sessions.
+func (h *history) startUnread() *replica {
+	h.t.Helper()
+	return h.start(0, startAccepting)
+}
+
+// start starts a clusterdns that waits before it answers until it has read the cluster, at most for a time.
+func (h *history) start(wait time.Duration, start func(t testing.TB, path, corefile string, args ...string) *daemon.Process) *replica {
+	h.t.Helper()
 	r := &replica{events: filepath.Join(h.t.TempDir(), "events"), view: view{from: monotonic(), to: forever}}
 	if err := os.Setenv("NEARSIDE_RECORD", r.events); err != nil {
 		h.t.Fatal(err)
@@ -146,8 +196,8 @@ func (h *history) startReplica() *replica {
 			h.t.Error(err)
 		}
 	}()
-	corefile := strings.NewReplacer("API", h.api.URL(), "NAMESPACES", "", "COHERENT", h.option).Replace(clusterCorefile)
-	r.program = launch(h.t, h.binaries.clusterdns, corefile)
+	replaced := strings.NewReplacer("API", h.api.URL(), "WAIT", wait.String(), "NAMESPACES", "", "COHERENT", h.option)
+	r.program = launch(h.t, h.binaries.clusterdns, replaced.Replace(clusterCorefile), start)
 	h.replicas = append(h.replicas, r)
 	return r
 }
@@ -158,7 +208,7 @@ func (h *history) startCache(node string) {
 	p := startProxy(h.t, h.replicas[0].Addr)
 	corefile := strings.NewReplacer("UPSTREAM", p.address, "NODE", node, "COHERENT", h.option).Replace(nodeCorefile)
 	h.proxies = append(h.proxies, p)
-	h.caches = append(h.caches, launch(h.t, h.binaries.nodecache, corefile))
+	h.caches = append(h.caches, launch(h.t, h.binaries.nodecache, corefile, daemon.Start))
 	h.askers = append(h.askers, asker{node: node, zone: "east"})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -30,12 +31,21 @@ type question struct {
 	form
 	namespace, service, endpoint, cluster, port string
 	imported                                    bool
+	upper                                       bool // the client spells the name in upper case
 	address                                     netip.Addr
 	candidates                                  []candidate // of a name with its search list
 }
 
 // candidate is a name of a search list: the numbers of its questions of the queried type, and of the other family.
 type candidate struct{ same, other int }
+
+// spelling returns the name as the client spells it.
+func (q *question) spelling() string {
+	if q.upper {
+		return strings.ToUpper(q.name)
+	}
+	return q.name
+}
 
 // serviceName returns the name of the Service that the question is about.
 func (q *question) serviceName() string {
@@ -75,29 +85,35 @@ func addresses(first string, n int) (all []netip.Addr) {
 	return all
 }
 
-var addressTypes = []uint16{dns.TypeA, dns.TypeAAAA}
+var (
+	addressTypes = []uint16{dns.TypeA, dns.TypeAAAA}
+	// emptyTypes are those of which no name has records: the answer is NODATA if the name exists.
+	emptyTypes = []uint16{dns.TypeTXT, dns.TypeMX, dns.TypeHTTPS}
+)
 
 func newUniverse() *universe {
 	u := &universe{number: map[string]int{}}
 	for _, ns := range namespaces {
-		for _, s := range services {
-			u.addService(ns, s)
+		for i, s := range services {
+			u.addService(ns, s, emptyTypes[i%len(emptyTypes)])
 		}
-		for _, s := range imports {
-			u.addImport(ns, s)
+		for i, s := range imports {
+			u.addImport(ns, s, emptyTypes[i%len(emptyTypes)])
 		}
-		for _, a := range podIPs[:4] {
-			u.add(question{name: dashed(a) + "." + ns + ".pod.cluster.local.", qtype: dns.TypeA, form: podForm, namespace: ns, address: a})
-		}
-		u.add(question{name: ns + ".svc.cluster.local.", qtype: dns.TypeA, form: namespaceForm, namespace: ns})
+		u.addPods(ns)
+		u.addTypes(question{name: ns + ".svc.cluster.local.", form: namespaceForm, namespace: ns}, dns.TypeA, dns.TypeAAAA, dns.TypeTXT)
 	}
 	for _, group := range [][]netip.Addr{podIPs, podIPs6, serviceIPs, servicesV6} {
-		for _, a := range group {
+		for i, a := range group {
 			name, err := dns.ReverseAddr(a.String())
 			if err != nil {
 				panic(err) // every address has a reverse name
 			}
-			u.add(question{name: name, qtype: dns.TypePTR, form: reverseForm, address: a})
+			q := question{name: name, form: reverseForm, address: a}
+			u.addTypes(q, dns.TypePTR)
+			if i == 0 {
+				u.addTypes(q, dns.TypeA, dns.TypeTXT)
+			}
 		}
 	}
 	for _, ns := range []string{"shop", "temp"} {
@@ -107,12 +123,13 @@ func newUniverse() *universe {
 			}
 		}
 	}
+	u.addUpper()
 	return u
 }
 
 // add adds a question, unless it exists, and returns its number.
 func (u *universe) add(q question) int {
-	k := fmt.Sprint(q.name, q.qtype)
+	k := fmt.Sprint(q.spelling(), q.qtype)
 	if n, ok := u.number[k]; ok {
 		return n
 	}
@@ -121,37 +138,67 @@ func (u *universe) add(q question) int {
 	return u.number[k]
 }
 
-func (u *universe) addService(ns, service string) {
-	q := question{form: serviceForm, namespace: ns, service: service}
-	base := q.serviceName()
-	for _, qtype := range append([]uint16{dns.TypeSRV}, addressTypes...) {
-		q.name, q.qtype = base, qtype
+// addTypes adds a question of each of some types.
+func (u *universe) addTypes(q question, qtypes ...uint16) {
+	for _, q.qtype = range qtypes {
 		u.add(q)
 	}
-	q.name, q.port, q.qtype = "_http._tcp."+base, "http", dns.TypeSRV
-	u.add(q)
+}
+
+func (u *universe) addService(ns, service string, empty uint16) {
+	q := question{form: serviceForm, namespace: ns, service: service}
+	base := q.serviceName()
+	q.name = base
+	u.addTypes(q, dns.TypeSRV, dns.TypeA, dns.TypeAAAA, dns.TypeCNAME, empty)
+	q.name, q.port = "_http._tcp."+base, "http"
+	u.addTypes(q, dns.TypeSRV, dns.TypeA)
+	q.name, q.port = "_dns._tcp."+base, "dns"
+	u.addTypes(q, dns.TypeSRV)
 	q.port = ""
 	if service != "db" && service != "peers" && service != "api" {
 		return
 	}
-	for _, label := range append(append([]string{dashed(podIPs[0]), dashed(podIPs6[0])}, hostnames...), podNames...) {
-		for _, qtype := range addressTypes {
-			q.name, q.endpoint, q.qtype = label+"."+base, label, qtype
-			u.add(q)
+	for _, q.endpoint = range slices.Concat([]string{dashed(podIPs[0]), dashed(podIPs6[0])}, hostnames, podNames) {
+		q.name = q.endpoint + "." + base
+		u.addTypes(q, dns.TypeA, dns.TypeAAAA, dns.TypeSRV)
+	}
+	u.addTypes(q, empty) // of the last endpoint
+}
+
+func (u *universe) addImport(ns, service string, empty uint16) {
+	q := question{form: serviceForm, namespace: ns, service: service, imported: true}
+	base := q.serviceName()
+	q.name = base
+	u.addTypes(q, dns.TypeA, dns.TypeAAAA, dns.TypeSRV, empty)
+	q.name, q.port = "_http._tcp."+base, "http"
+	u.addTypes(q, dns.TypeSRV)
+	q.port, q.endpoint = "", hostnames[0]
+	for _, q.cluster = range clusters {
+		q.name = q.endpoint + "." + q.cluster + "." + base
+		u.addTypes(q, dns.TypeA, dns.TypeAAAA, dns.TypeSRV)
+	}
+}
+
+func (u *universe) addPods(ns string) {
+	for i, a := range append(podIPs[:4:4], podIPs6[0]) {
+		q := question{name: dashed(a) + "." + ns + ".pod.cluster.local.", form: podForm, namespace: ns, address: a}
+		u.addTypes(q, dns.TypeA, dns.TypeAAAA)
+		if i == 0 {
+			u.addTypes(q, dns.TypeTXT)
 		}
 	}
 }
 
-func (u *universe) addImport(ns, service string) {
-	q := question{form: serviceForm, namespace: ns, service: service, imported: true}
-	base := q.serviceName()
-	for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV} {
-		q.name, q.qtype = base, qtype
-		u.add(q)
-	}
-	for _, cluster := range clusters {
-		q.name, q.qtype, q.endpoint, q.cluster = hostnames[0]+"."+cluster+"."+base, dns.TypeA, hostnames[0], cluster
-		u.add(q)
+// addUpper adds questions in upper case for names that have data at times, as resolvers that vary the case send them.
+func (u *universe) addUpper() {
+	for _, q := range slices.Clone(u.all) {
+		switch {
+		case q.form == serviceForm && q.namespace == "shop" && q.endpoint == "" && q.port == "" && q.qtype != dns.TypeMX,
+			q.form == podForm && q.namespace == "shop" && q.qtype == dns.TypeA,
+			q.form == reverseForm && (q.address == podIPs[0] || q.address == serviceIPs[0]):
+			q.upper = true
+			u.add(q)
+		}
 	}
 }
 

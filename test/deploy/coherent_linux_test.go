@@ -80,12 +80,12 @@ func TestDeployedCoherent(t *testing.T) {
 	node = onLoopback(t, node, api.URL(), resolver)
 	nodecache := daemon.Start(t, program(t, "nodecache"), node)
 	awaitAnswer(t, nodecache.Addr, service.name, service.want)
-	awaitMetric(t, node, "coredns_forward_coherence_sessions", 1)
-	awaitMetric(t, server, "coredns_kubernetes_coherence_sessions", 1)
+	awaitMetric(t, node, "nearside_forward_coherence_sessions", 1)
+	awaitMetric(t, server, "nearside_kubernetes_coherence_sessions", 1)
 
 	const name = "late.shop.svc.cluster.local A"
 	awaitAnswer(t, nodecache.Addr, name, "NXDOMAIN")
-	awaitMetric(t, server, "coredns_kubernetes_coherence_subscriptions", 1)
+	awaitMetric(t, server, "nearside_kubernetes_coherence_subscriptions", 1)
 	late := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "late", Namespace: "shop", UID: "4"}, Spec: corev1.ServiceSpec{
 		Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.12.35", ClusterIPs: []string{"10.96.12.35"},
 		Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
@@ -93,8 +93,8 @@ func TestDeployedCoherent(t *testing.T) {
 	if err := api.Put(late); err != nil {
 		t.Fatal(err)
 	}
-	awaitMetric(t, node, "coredns_forward_coherence_invalidations_total", 1)
-	awaitMetric(t, node, "coredns_cache_invalidated_total", 1)
+	awaitMetric(t, node, "nearside_forward_coherence_invalidations_total", 1)
+	awaitMetric(t, node, "nearside_cache_invalidated_total", 1)
 	awaitAnswer(t, nodecache.Addr, name, "A 10.96.12.35")
 
 	await(t, "nodecache doctor", func() error { // a busy machine may delay a heartbeat

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	waitingGauge = "coredns_kubernetes_coherence_waiting"
-	waitedTotal  = "coredns_kubernetes_coherence_waited_total"
+	waitingGauge = "nearside_kubernetes_waiting_queries"
+	waitedTotal  = "nearside_kubernetes_waited_queries_total"
 )
 
 // workers returns a headless Service whose names queries wait for, with endpoints at addresses, the even ones with a hostname.

@@ -65,7 +65,7 @@ func TestRealTCP(t *testing.T) {
 // TestRealCoherent has the option coherent towards servers without DSO sessions: this is detected once for the upstream, and
 // no query is lost.
 func TestRealCoherent(t *testing.T) {
-	const counted = "coredns_forward_coherence_fallbacks_total"
+	const counted = "nearside_forward_coherence_fallbacks_total"
 	eachReal(t, func(t *testing.T, r *realServer) {
 		s := start(t, zone(forward(r.address(r.port), "coherent")))
 		for end := time.Now().Add(30 * time.Second); ; {
@@ -81,7 +81,7 @@ func TestRealCoherent(t *testing.T) {
 			allHosts.run(s).wantRight(t)
 		}
 		all := s.scrape(t)
-		if all.Sum(counted) != 1 || all.Sum("coredns_forward_coherence_sessions") != 0 || all.Sum(dropped) > 0 ||
+		if all.Sum(counted) != 1 || all.Sum("nearside_forward_coherence_sessions") != 0 || all.Sum(dropped) > 0 ||
 			all.Sum("nearside_forward_up") != 1 {
 			t.Errorf("fallbacks, sessions, dropped answers or failures:\n%s", like(all, "_forward_"))
 		}

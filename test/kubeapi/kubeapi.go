@@ -16,6 +16,7 @@
 package kubeapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -25,7 +26,9 @@ import (
 	"sync"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
@@ -172,6 +175,35 @@ func (s *Server) put(objects []runtime.Object, perTxn int) error {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	return s.store.put(objects, perTxn, false)
+}
+
+// Apply writes an object through kube-apiserver, with its validation and
+// admission, as kubectl apply --server-side does. Delete and Replace do not know
+// the object.
+func (s *Server) Apply(ctx context.Context, object runtime.Object) error {
+	r, err := resourceOf(object)
+	if err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	o := unstructured.Unstructured{Object: fields}
+	o.SetGroupVersionKind(r.gvk())
+	o.SetManagedFields(nil)
+	annotations := o.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[appliedAnnotation] = "true"
+	o.SetAnnotations(annotations)
+	text, err := o.MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	return s.store.plane.Client().CoreV1().RESTClient().Patch(types.ApplyPatchType).AbsPath(r.objectPath(&o)).
+		Param("fieldManager", "kubeapi").Param("force", "true").Body(text).Do(ctx).Error()
 }
 
 // Delete deletes the objects with these kinds, namespaces and names, where they

@@ -326,3 +326,29 @@ func TestServeVersions(t *testing.T) {
 		t.Error("want an error for a resource that is built in, and for an unknown version")
 	}
 }
+
+// TestApply writes through kube-apiserver, which validates, while it refuses other writes.
+func TestApply(t *testing.T) {
+	b := newBed(t)
+	b.must(b.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}))
+	applied := service("applied", "10.96.77.1")
+	applied.Spec.Ports = []corev1.ServicePort{{Name: "http", Port: 80}}
+	b.must(b.Apply(b.Context(), applied))
+	applied.Spec.Ports[0].Port = 81
+	b.must(b.Apply(b.Context(), applied))
+	got, err := b.CoreV1().Services("shop").Get(b.Context(), "applied", metav1.GetOptions{})
+	b.must(err)
+	if len(got.Spec.Ports) != 1 || got.Spec.Ports[0].Port != 81 || got.Spec.ClusterIP != "10.96.77.1" {
+		t.Errorf("ports %v, address %s", got.Spec.Ports, got.Spec.ClusterIP)
+	}
+	applied.Spec.Ports[0].Port = 0
+	if err := b.Apply(b.Context(), applied); !apierrors.IsInvalid(err) {
+		t.Errorf("port 0: error %v, want it to be refused as invalid", err)
+	}
+	other := service("other", "10.96.77.2")
+	other.Spec.Ports = []corev1.ServicePort{{Name: "http", Port: 80}}
+	if _, err := b.store.plane.Client().CoreV1().Services("shop").Create(b.Context(), other, metav1.CreateOptions{}); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+		t.Errorf("a write without Apply: error %v, want it to be refused", err)
+	}
+	b.must(b.store.plane.Client().CoreV1().Services("shop").Delete(b.Context(), "applied", metav1.DeleteOptions{}))
+}

@@ -75,8 +75,11 @@ func prepare(plane *controlplane.ControlPlane) error {
 	return nil
 }
 
+// appliedAnnotation is on the objects that Apply writes through the API server.
+const appliedAnnotation = "nearside.test/applied"
+
 // denyWrites makes the API server refuse writes of what it writes by itself,
-// and waits until it does. Those into etcd do not pass through it.
+// except by Apply, and waits until it does. Those into etcd do not pass through it.
 func denyWrites(plane *controlplane.ControlPlane) error {
 	meta := metav1.ObjectMeta{Name: "only-in-etcd"}
 	rule := func(group string, resources ...string) admissionv1.NamedRuleWithOperations {
@@ -89,7 +92,10 @@ func denyWrites(plane *controlplane.ControlPlane) error {
 		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{
 			rule("", Services, Namespaces), rule("discovery.k8s.io", EndpointSlices),
 		}},
-		Validations: []admissionv1.Validation{{Expression: "false"}},
+		Variables: []admissionv1.Variable{{Name: "written", Expression: "object == null ? oldObject : object"}}, // null when it is deleted
+		Validations: []admissionv1.Validation{{
+			Expression: "variables.written.?metadata.annotations['" + appliedAnnotation + "'].hasValue()",
+		}},
 	}}
 	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
 		PolicyName: meta.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -110,6 +111,15 @@ func (r *resource) path(version string) string {
 		return "/api/" + version + "/" + r.name
 	}
 	return "/apis/" + r.group + "/" + version + "/" + r.name
+}
+
+// objectPath returns the path of an object in the first version.
+func (r *resource) objectPath(o metav1.Object) string {
+	path := r.path(r.versions[0])
+	if namespace := o.GetNamespace(); namespace != "" {
+		path = strings.TrimSuffix(path, r.name) + "namespaces/" + namespace + "/" + r.name
+	}
+	return path + "/" + o.GetName()
 }
 
 // target is the resource, the version and the objects that a request names.

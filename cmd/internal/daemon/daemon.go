@@ -61,7 +61,7 @@ type Daemon struct {
 	stdin            []byte // standard input, which can be read once
 
 	instance  atomic.Pointer[caddy.Instance] // the running one; nil before the first
-	restart   reloadLock                     // held by a reload, and by the shutdown
+	restart   reloadLock                     // held by the start, a reload and the shutdown
 	running   *Corefile                      // of the instance; guarded by restart
 	refused   *Corefile                      // the last that did not start; guarded by restart
 	complaint string                         // the last logged reason for not reloading; guarded by restart
@@ -181,33 +181,40 @@ func (d *Daemon) serve() error {
 	caddy.RegisterCaddyfileLoader("corefile", caddy.LoaderFunc(d.loader))
 	caddy.RegisterEventHook("instance", d.hook)
 	d.trapSignals()
-	corefile, err := d.load()
-	if err != nil {
-		return err
-	}
-	instance, err := d.first(corefile)
-	if err != nil {
-		d.finish()
-		return d.explain(corefile, err)
-	}
-	if !dnsserver.Quiet {
-		clog.Info(d.versionLine())
-	}
-	if d.restart.acquire() {
-		if d.running == nil { // else a signal has reloaded it
-			d.running = &corefile
-		}
-		if d.Started != nil { // with the lock, so that it precedes Stopped
-			d.Started(func() { d.reload(false) })
+	if d.restart.acquire() { // reloads wait
+		instance, err := d.begin()
+		if err != nil {
+			return err // with the lock: nothing can be reloaded
 		}
 		d.restart.release()
+		instance.Wait()
 	}
-	instance.Wait()
 	if d.restart.isClosed() {
 		<-d.ended
 	}
 	d.finish()
 	return nil
+}
+
+// begin starts the first instance of the server.
+func (d *Daemon) begin() (*caddy.Instance, error) {
+	corefile, err := d.load()
+	if err != nil {
+		return nil, err
+	}
+	instance, err := d.first(corefile)
+	if err != nil {
+		d.finish()
+		return nil, d.explain(corefile, err)
+	}
+	if !dnsserver.Quiet {
+		clog.Info(d.versionLine())
+	}
+	d.running = &corefile
+	if d.Started != nil && !d.restart.isClosed() { // with the lock, so that it precedes Stopped
+		d.Started(func() { d.reload(false) })
+	}
+	return instance, nil
 }
 
 // first starts the first instance of the server.

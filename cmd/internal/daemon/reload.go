@@ -14,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
-// reloadLock lets one reload run at a time, and none after the shutdown has begun.
+// reloadLock lets the start or one reload run at a time, and none after the shutdown has begun.
 type reloadLock struct {
 	token  chan struct{}
 	closed chan struct{}
@@ -100,12 +100,8 @@ func (c Corefile) equal(other Corefile) bool {
 }
 
 func (d *Daemon) start(corefile Corefile) error {
-	instance := d.instance.Load()
-	if instance == nil {
-		return errors.New("the server has not started")
-	}
 	previous := nodefacts.Set(corefile.Facts)
-	started, err := instance.Restart(corefile.input())
+	started, err := d.instance.Load().Restart(corefile.input())
 	if err == nil && started == nil {
 		err = errors.New("a plugin panicked, see the line before") // caddy recovers and returns nothing
 	}

@@ -21,6 +21,9 @@ import (
 // vouched is the time after a heartbeat in which a session extends the validity of answers.
 const vouched = time.Second
 
+// offering is the advice for cluster DNS that offers no sessions.
+const offering = "set coherent in the kubernetes block of clusterdns, in a server block without hosts and with a fast path (its log names the plugin that prevents one); if cluster DNS is CoreDNS, nodecache caches answers for their TTL, and coherent can be removed from its Corefile"
+
 // maxMetrics limits the size of a page of metrics, in bytes.
 const maxMetrics = 8 << 20
 
@@ -106,19 +109,19 @@ func (n *node) probeCoherence(ctx context.Context) []Line {
 // judgeSessions judges the sessions with one server, by the metrics of nodecache.
 func judgeSessions(metrics families, server netip.AddrPort) Line {
 	to := map[string]string{"to": server.String()}
-	sessions, _ := metrics.value("coredns_forward_coherence_sessions", to)
-	seconds, heard := metrics.value("coredns_forward_coherence_heartbeat_age_seconds", to)
+	sessions, _ := metrics.value("nearside_forward_coherence_sessions", to)
+	seconds, heard := metrics.value("nearside_forward_coherence_heartbeat_age_seconds", to)
 	heard = heard && seconds < math.MaxInt32 // neither infinite nor NaN
 	age := time.Duration(min(seconds, math.MaxInt32) * float64(time.Second))
-	fallbacks := metrics.byLabel("coredns_forward_coherence_fallbacks_total", to, "reason")
+	fallbacks := metrics.byLabel("nearside_forward_coherence_fallbacks_total", to, "reason")
 	line := Line{Check: "coherence " + shown(server), Value: count(sessions, "session"), Verdict: OK}
 	switch {
-	case sessions == 0 && fallbacks["unsupported"] > 0:
-		line.Value, line.Verdict = "no session: cluster DNS offers none", Warn
-		line.Advice = "set coherent in the kubernetes block of clusterdns, without a plugin that prevents its fast path; if cluster DNS is CoreDNS, nodecache caches answers for their TTL"
+	case sessions == 0 && fallbacks["unsupported"] > 0: // since the start of nodecache; cluster DNS may be another one now, or down
+		line.Value, line.Verdict = "no session: cluster DNS offered none before", Warn
+		line.Advice = "if cluster DNS answers by the lines on it: " + offering + "; nodecache requests a session again within an hour, or after a restart"
 	case sessions == 0:
 		line.Value, line.Verdict = "no session", Warn
-		line.Advice = "nodecache opens one with its next query to cluster DNS over TCP, and caches answers for their TTL until then: see the lines on cluster DNS"
+		line.Advice = "nodecache requests one with a query to cluster DNS over TCP, up to an hour after a failure, and caches answers for their TTL until then: see the lines on cluster DNS, and the log of nodecache"
 	case !heard:
 		line.Value, line.Verdict = line.Value+", no heartbeat", Warn
 		line.Advice = "answers are cached for their TTL: clusterdns sends no heartbeat until it has read the cluster, see its log"
@@ -145,14 +148,14 @@ func (n *node) coherenceOfCluster(ctx context.Context, endpoint netip.AddrPort) 
 		line.Advice = "its Service has a port for metrics: is prometheus in the Corefile of clusterdns, and does a network policy drop the request?"
 		return line
 	}
-	live, offered := metrics.value("coredns_kubernetes_coherence_live", nil)
-	sessions, _ := metrics.value("coredns_kubernetes_coherence_sessions", nil)
-	subscriptions, _ := metrics.value("coredns_kubernetes_coherence_subscriptions", nil)
+	live, offered := metrics.value("nearside_kubernetes_coherence_live", nil)
+	sessions, _ := metrics.value("nearside_kubernetes_coherence_sessions", nil)
+	subscriptions, _ := metrics.value("nearside_kubernetes_coherence_subscriptions", nil)
 	line.Value = count(sessions, "session") + ", " + count(subscriptions, "subscription")
 	switch {
 	case !offered:
 		line.Value, line.Verdict = "offers no sessions", Warn
-		line.Advice = "set coherent in its kubernetes block"
+		line.Advice = offering
 	case live == 0:
 		line.Value, line.Verdict = "not live, "+line.Value, Warn
 		line.Advice = "it sends no heartbeats, so nodes cache answers for their TTL: read its log on watches and the API server"

@@ -27,16 +27,16 @@ func metricsServer(t *testing.T, page string) netip.AddrPort {
 
 // Pages of nodecache's metrics, with another server that has no session.
 const (
-	sessionMetrics = `# HELP coredns_forward_coherence_sessions Sessions.
-# TYPE coredns_forward_coherence_sessions gauge
-coredns_forward_coherence_sessions{to="10.96.5.5:53"} 3
-coredns_forward_coherence_sessions{to="10.96.5.6:53"} 0
-# TYPE coredns_forward_coherence_fallbacks_total counter
-coredns_forward_coherence_fallbacks_total{reason="silent",to="10.96.5.5:53"} 0
-coredns_forward_coherence_fallbacks_total{reason="closed",to="10.96.5.6:53"} 7
+	sessionMetrics = `# HELP nearside_forward_coherence_sessions Sessions.
+# TYPE nearside_forward_coherence_sessions gauge
+nearside_forward_coherence_sessions{to="10.96.5.5:53"} 3
+nearside_forward_coherence_sessions{to="10.96.5.6:53"} 0
+# TYPE nearside_forward_coherence_fallbacks_total counter
+nearside_forward_coherence_fallbacks_total{reason="silent",to="10.96.5.5:53"} 0
+nearside_forward_coherence_fallbacks_total{reason="closed",to="10.96.5.6:53"} 7
 `
-	heartbeatMetrics = `# TYPE coredns_forward_coherence_heartbeat_age_seconds gauge
-coredns_forward_coherence_heartbeat_age_seconds{to="10.96.5.5:53"} `
+	heartbeatMetrics = `# TYPE nearside_forward_coherence_heartbeat_age_seconds gauge
+nearside_forward_coherence_heartbeat_age_seconds{to="10.96.5.5:53"} `
 )
 
 func TestProbeCoherence(t *testing.T) {
@@ -50,10 +50,10 @@ func TestProbeCoherence(t *testing.T) {
 		{"never heard", sessionMetrics, "warn | coherence 10.96.5.5 | 3 sessions, no heartbeat | advice\n"},
 		{"never heard, by a number", sessionMetrics + heartbeatMetrics + "NaN\n", "warn | coherence 10.96.5.5 | 3 sessions, no heartbeat | advice\n"},
 		{"no metrics of sessions", "up 1\n", "warn | coherence 10.96.5.5 | no session | advice\n"},
-		{"no session", strings.Replace(sessionMetrics, "53\"} 3", "53\"} 0", 1) + "coredns_forward_coherence_fallbacks_total{reason=\"closed\",to=\"10.96.5.5:53\"} 2\n",
+		{"no session", strings.Replace(sessionMetrics, "53\"} 3", "53\"} 0", 1) + "nearside_forward_coherence_fallbacks_total{reason=\"closed\",to=\"10.96.5.5:53\"} 2\n",
 			"warn | coherence 10.96.5.5 | no session; fallbacks: closed 2 | advice\n"},
-		{"unsupported", "# TYPE coredns_forward_coherence_fallbacks_total counter\ncoredns_forward_coherence_fallbacks_total{reason=\"unsupported\",to=\"10.96.5.5:53\"} 1\n",
-			"warn | coherence 10.96.5.5 | no session: cluster DNS offers none; fallbacks: unsupported 1 | advice\n"},
+		{"unsupported", "# TYPE nearside_forward_coherence_fallbacks_total counter\nnearside_forward_coherence_fallbacks_total{reason=\"unsupported\",to=\"10.96.5.5:53\"} 1\n",
+			"warn | coherence 10.96.5.5 | no session: cluster DNS offered none before; fallbacks: unsupported 1 | advice\n"},
 		{"not metrics", "<html>\n", "skip | coherence | metrics of nodecache at ADDRESS: text format parsing error in line 1: invalid metric name | advice\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -86,12 +86,12 @@ func TestProbeCoherence(t *testing.T) {
 }
 
 func TestProbeCoherenceOfCluster(t *testing.T) {
-	const live = `# TYPE coredns_kubernetes_coherence_live gauge
-coredns_kubernetes_coherence_live 1
-# TYPE coredns_kubernetes_coherence_sessions gauge
-coredns_kubernetes_coherence_sessions 1
-# TYPE coredns_kubernetes_coherence_subscriptions gauge
-coredns_kubernetes_coherence_subscriptions 240
+	const live = `# TYPE nearside_kubernetes_coherence_live gauge
+nearside_kubernetes_coherence_live 1
+# TYPE nearside_kubernetes_coherence_sessions gauge
+nearside_kubernetes_coherence_sessions 1
+# TYPE nearside_kubernetes_coherence_subscriptions gauge
+nearside_kubernetes_coherence_subscriptions 240
 `
 	for _, c := range []struct{ name, page, want string }{
 		{"live", live, "ok | coherence of cluster DNS | live, 1 session, 240 subscriptions\n"},
@@ -105,6 +105,19 @@ coredns_kubernetes_coherence_subscriptions 240
 			}
 		})
 	}
+	t.Run("advice without sessions", func(t *testing.T) {
+		to := netip.MustParseAddrPort("10.96.5.5:53")
+		metrics, err := machine{}.node(t).scrape(context.Background(), metricsServer(t,
+			"# TYPE nearside_forward_coherence_fallbacks_total counter\nnearside_forward_coherence_fallbacks_total{reason=\"unsupported\",to=\"10.96.5.5:53\"} 1\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range []Line{judgeSessions(metrics, to), machine{}.node(t).coherenceOfCluster(context.Background(), metricsServer(t, "up 1\n"))} {
+			if !strings.Contains(line.Advice, offering) {
+				t.Errorf("%s: advice %q, want %q in it", line.Check, line.Advice, offering)
+			}
+		}
+	})
 	t.Run("beside the line of nodecache", func(t *testing.T) {
 		s := setup{
 			corefile: true, coherent: []netip.AddrPort{netip.MustParseAddrPort("10.96.5.5:53")},

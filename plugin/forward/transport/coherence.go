@@ -3,6 +3,7 @@ package transport
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -22,6 +23,9 @@ type Coherence struct {
 	// MaxAge replaces that of Config for a connection with a session on whose handles answers depend; 0 is no limit.
 	MaxAge time.Duration
 
+	// Lost has the lost sessions of all servers that answer the same queries.
+	Lost *LostSessions
+
 	Sessions      prometheus.Gauge              // open
 	Invalidations prometheus.Counter            // handles that the server has invalidated
 	Fallbacks     map[string]prometheus.Counter // of answers to their TTL, by each of FallbackReasons
@@ -34,12 +38,17 @@ const (
 	SessionClock       = "clock"       // the clocks are compared again: one of the machines was suspended
 	SessionUnsupported = "unsupported" // by the server
 	SessionDelayed     = "retry_delay" // the server has requested a delay, RFC 8490 section 7.2
+	SessionLimit       = "limit"       // of the handles of a session, beyond which an answer has no voucher
 )
 
 // FallbackReasons returns all reasons for which the TTL of answers applies.
 func FallbackReasons() []string {
-	return []string{SessionClosed, SessionSilent, SessionClock, SessionUnsupported, SessionDelayed}
+	return []string{SessionClosed, SessionSilent, SessionClock, SessionUnsupported, SessionDelayed, SessionLimit}
 }
+
+// MaxHold is the maximum time for which a server with sessions holds a query until a name exists (4 s), and for its way. A server
+// whose session is heard, and that answers nothing for this time, does not work.
+const MaxHold = 4200 * time.Millisecond
 
 const (
 	// sessionPause is the time without new sessions at a server that had one, and refuses another, doubled each time up to
@@ -51,6 +60,8 @@ const (
 	// left out: all clients of the server have lost their sessions at the same time.
 	briefPause    = 100 * time.Millisecond
 	maxBriefPause = time.Second
+	// maxSilence is the time for which a session may be silent before its connection is as one without a session.
+	maxSilence = 30 * time.Second
 	// minSession is the time in which a server that ends a session has ended it at once.
 	minSession = time.Second
 	// abortPause is the time without sessions after this side has aborted a connection, or the server has closed one because
@@ -89,24 +100,34 @@ type coherent struct {
 }
 
 // Notifies reports whether the server may answer a query with handles: it has sessions, or that is not known yet.
-func (p *Pool) Notifies() bool { return p.notifies.Load() }
-
-// setNotifies sets the result of Notifies.
-func (p *Pool) setNotifies(now time.Time) {
-	p.notifies.Store(p.Coherence != nil && (p.sessions > 0 || !p.unsupported && !now.Before(p.pausedUntil)))
+func (p *Pool) Notifies() bool {
+	return p.Coherence != nil && p.Coherence.Now() >= time.Duration(p.notifiesFrom.Load())
 }
 
-// Vouches reports whether a session vouches for its answers now: that of the connection of a call, or any if the call is nil.
+// setNotifies sets the time from which Notifies returns true.
+func (p *Pool) setNotifies(now time.Time) {
+	from := time.Duration(math.MaxInt64)
+	switch {
+	case p.sessions > 0:
+		from = 0
+	case !p.unsupported:
+		from = p.Coherence.Now() + p.pausedUntil.Sub(now)
+	}
+	p.notifiesFrom.Store(int64(from))
+}
+
+// Vouches reports whether a session vouches for its answers now, and the server answers queries: that of the connection of a call,
+// or any if the call is nil.
 func (p *Pool) Vouches(call *Call) bool {
 	if p.Coherence == nil {
 		return false
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.Coherence.Now()
+	now := p.now()
 	if call != nil {
 		for _, f := range call.flights {
-			if f.conn.vouches(now) {
+			if f.conn.works(now) {
 				return true
 			}
 		}
@@ -114,7 +135,7 @@ func (p *Pool) Vouches(call *Call) bool {
 	}
 	for _, list := range [2][]*conn{p.conns, p.retired} {
 		for _, c := range list {
-			if c.vouches(now) {
+			if c.works(now) {
 				return true
 			}
 		}
@@ -178,7 +199,7 @@ func (p *Pool) primary() *conn {
 		return nil
 	}
 	for _, c := range p.conns {
-		if c.session != nil && c.session.open && c.session.Len() > 0 {
+		if c.hasDependents() {
 			return c
 		}
 	}
@@ -187,10 +208,18 @@ func (p *Pool) primary() *conn {
 
 // maxAge returns the time in which a connection gets queries; 0 is no limit.
 func (p *Pool) maxAge(c *conn) time.Duration {
-	if c.session != nil && c.session.open && c.session.Len() > 0 {
+	if c.hasDependents() {
 		return p.Coherence.MaxAge
 	}
 	return p.MaxAge
+}
+
+// hasDependents reports whether answers depend on the session of the connection. After a silence of maxSilence they do not: the
+// server may have a frozen view of the cluster, and another one may be behind the same address. A shorter one does not count: the
+// session has received every change when it is heard again.
+func (c *conn) hasDependents() bool {
+	s := c.session
+	return s != nil && s.open && s.Len() > 0 && c.pool.Coherence.Now() < s.LastVouched()+maxSilence
 }
 
 // sessionOpened records that the server has sessions.
@@ -285,7 +314,7 @@ func (p *Pool) sessionLost(c *conn, err error, now time.Time) (because bool) {
 	case s == nil:
 	case errors.Is(c.violation, errDelayed):
 		because = true
-	case errors.Is(c.violation, errNoResponse) && !latest(s.heardAt, c.lastAnswer).After(s.sentAt): // it answers nothing
+	case errors.Is(c.violation, errNoResponse) && !c.receivedAfterRequest(): // the server hangs
 	case c.violation != nil && p.known:
 		p.violated(c.violation, now)
 		because = true
@@ -297,13 +326,24 @@ func (p *Pool) sessionLost(c *conn, err error, now time.Time) (because bool) {
 	}
 	if s != nil && s.open {
 		fallsBack, delayed := s.Len() > 0 || closedByServer(err), errors.Is(c.violation, errDelayed)
-		c.endSession(delayed || c.violation == nil && errors.Is(err, net.ErrClosed))
+		c.endSession(delayed || c.violation == nil && errors.Is(err, net.ErrClosed) && c.works(now))
 		if fallsBack && !delayed { // which is counted
 			p.Coherence.Fallbacks[SessionClosed].Inc()
 		}
 		p.setNotifies(now)
 	}
 	return because
+}
+
+// receivedAfterRequest reports whether the server has sent messages since it must have read the last Session request, to which it
+// has not responded. In an open session, messages that were on their way at the request do not count.
+func (c *conn) receivedAfterRequest() bool {
+	s := c.session
+	read := s.sentAt
+	if s.open {
+		read = read.Add(responseTime / 2)
+	}
+	return latest(s.heardAt, c.lastAnswer).After(read)
 }
 
 // closedBefore processes the close of a connection before the response to its Session request, and reports whether the server
@@ -385,13 +425,18 @@ func (c *conn) noteSilence(now time.Time) {
 	}
 }
 
-// vouches reports whether the session of the connection vouches for its answers.
-func (c *conn) vouches(now time.Duration) bool {
-	return c.session != nil && c.session.open && c.session.Vouches(now)
+// works reports whether the session of the connection vouches for its answers, and the server answers queries.
+func (c *conn) works(now time.Time) bool {
+	return c.session != nil && c.session.open && c.session.Vouches(c.pool.Coherence.Now()) && !c.answersNothing(now)
 }
 
 // heardLately reports whether the connection has delivered a DSO message lately: a query without an answer does not mean that
-// the connection is dead.
+// the connection is dead, unless the server answers nothing.
 func (c *conn) heardLately(now time.Time) bool {
-	return c.session != nil && now.Sub(c.session.heardAt) < coherence.Silence
+	return c.session != nil && now.Sub(c.session.heardAt) < coherence.Silence && !c.answersNothing(now)
+}
+
+// answersNothing reports whether the connection has delivered no answer for longer than the server may hold a query.
+func (c *conn) answersNothing(now time.Time) bool {
+	return !c.waitsSince.IsZero() && now.Sub(c.waitsSince) >= MaxHold
 }

@@ -12,6 +12,8 @@ const (
 	lengthLen  = 2 // bytes of the length before a message, RFC 1035 section 4.2.2
 	maxMessage = 65535
 	maxIDs     = 1 << 16
+	// reservedIDs are those that no query has in a session: 0, and that of Session requests.
+	reservedIDs = 2
 	// maxMoves bounds the connections that a query loses after they had delivered other answers, and
 	// maxMovesUnanswered those that delivered none.
 	maxMoves           = 5
@@ -54,6 +56,7 @@ type conn struct {
 	opened     time.Time
 	used       time.Time // last query or answer
 	lastAnswer time.Time
+	waitsSince time.Time     // the first query since the last answer was sent; zero without one
 	idle       time.Duration // limit of the idle time
 	sent       int           // queries
 	answered   int
@@ -92,7 +95,7 @@ func newConn(p *Pool) (*conn, context.Context) {
 // of all queries, 0 for none.
 func (c *conn) hasRoom(depth, limit int) bool {
 	return !c.retired && c.inFlight < depth && (limit == 0 || c.sent < limit) &&
-		len(c.out) < maxUnsent && len(c.byID) < maxIDs
+		len(c.out) < maxUnsent && len(c.byID) < maxIDs-reservedIDs
 }
 
 // put appends the query of a call to the output.
@@ -103,6 +106,9 @@ func (c *conn) put(call *Call) *flight {
 	c.byID[f.id] = f
 	c.inFlight++
 	c.used = f.sent
+	if c.waitsSince.IsZero() {
+		c.waitsSince = f.sent
+	}
 	if call.flights == nil {
 		call.flights = call.first[:0]
 	}
@@ -310,7 +316,7 @@ func (c *conn) complete(f *flight, message []byte, now time.Time) {
 	}
 	call.avoid = c
 	p.spareFlights.put(f)
-	call.Voucher = c.voucher(message)
+	call.Voucher = c.voucher(call.Query, message)
 	p.end(call, message, nil)
 }
 
@@ -322,9 +328,12 @@ func (c *conn) observe(f *flight, message []byte, now time.Time) {
 	}
 	c.highest = max(c.highest, f.number)
 	c.pool.observeSlow(c, f, now)
-	c.lastAnswer, c.copies = now, 0
+	c.lastAnswer, c.waitsSince, c.copies = now, time.Time{}, 0
 	c.answered++
 	c.pool.unanswered = 0
+	if c.session != nil && c.session.open {
+		c.pool.Coherence.Lost.lapse()
+	}
 	idle, ok := keepAliveOf(message)
 	if !ok {
 		return

@@ -89,8 +89,8 @@ type Pool struct {
 	retryAt  time.Time
 	dialErr  error
 
-	capacity atomic.Int64 // see Capacity
-	notifies atomic.Bool  // see Notifies
+	capacity     atomic.Int64 // see Capacity
+	notifiesFrom atomic.Int64 // see Notifies
 
 	rtt    time.Duration // smoothed
 	minRTT time.Duration
@@ -110,7 +110,6 @@ func NewPool(c Config) *Pool {
 		write:  2 * time.Second,
 	}}
 	p.setCapacity(p.MaxInFlight, p.MaxConnections)
-	p.notifies.Store(p.Coherence != nil)
 	return p
 }
 
@@ -434,7 +433,6 @@ func (p *Pool) check() {
 	p.expire(now)
 	depth := p.depth(now)
 	p.setCapacity(depth, p.maxConns(depth))
-	p.setNotifies(now)
 	p.sendWaiting() // the pause after a failed handshake may be over
 	wait := 10 * p.tick
 	for _, c := range slices.Clone(p.conns) {
@@ -567,16 +565,18 @@ func (p *Pool) moveAll(c *conn, err error) {
 	p.sendWaiting()
 }
 
-// State reports whether a connection of a call is established, and whether it has received answers, or messages of its
-// session, since the query was sent.
-func (p *Pool) State(call *Call) (established, answers bool) {
+// State reports whether a connection of a call is established, whether it has received answers since the query was sent, and
+// whether the server may hold the query, since its session is heard.
+func (p *Pool) State(call *Call) (established, answers, held bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	now := p.now()
 	for _, f := range call.flights {
 		established = established || f.conn.c != nil
-		answers = answers || f.conn.c != nil && (f.conn.lastAnswer.After(f.sent) || f.conn.session != nil && f.conn.session.heardAt.After(f.sent))
+		answers = answers || f.conn.lastAnswer.After(f.sent)
+		held = held || f.conn.heardLately(now)
 	}
-	return established, answers
+	return established, answers, held
 }
 
 // flightList has flights for reuse, at most maxSpareFlights.

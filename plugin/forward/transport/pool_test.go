@@ -742,8 +742,8 @@ func TestLate(t *testing.T) {
 		s := b.send("first.example.")
 		one := b.accept()
 		q := one.query()
-		if established, answers := b.State(s.Call); !established || answers {
-			t.Errorf("established: %v, answers: %v", established, answers)
+		if established, answers, held := b.State(s.Call); !established || answers || held {
+			t.Errorf("established: %v, answers: %v, held: %v", established, answers, held)
 		}
 		b.Late(s.Call)
 		other := b.send("other.example.")
@@ -787,7 +787,7 @@ func TestLate(t *testing.T) {
 		received := one.queries(2)
 		one.respond(answer(received[fast.name]))
 		fast.answered()
-		if established, answers := b.State(slow.Call); !established || !answers {
+		if established, answers, _ := b.State(slow.Call); !established || !answers {
 			t.Errorf("established: %v, answers: %v", established, answers)
 		}
 		b.Late(slow.Call)
@@ -806,7 +806,7 @@ func TestLate(t *testing.T) {
 			return dial(ctx)
 		}
 		s := b.send("first.example.")
-		if established, answers := b.State(s.Call); established || answers {
+		if established, answers, _ := b.State(s.Call); established || answers {
 			t.Errorf("established: %v, answers: %v", established, answers)
 		}
 		b.Late(s.Call)

@@ -66,7 +66,6 @@ func (c *conn) openSession(now time.Time) {
 	if !p.known {
 		p.probe = c
 	}
-	p.setNotifies(now)
 	c.request(now)
 }
 
@@ -78,14 +77,17 @@ func (c *conn) request(now time.Time) {
 	c.appendDSO(dso.AppendSessionRequest(nil, s.id))
 }
 
-// endSession ends the session, whose answers have lapsed if both ends work, and fall back to their TTL otherwise.
+// endSession ends the session, whose answers have lapsed if both ends work. Otherwise they fall back to their TTL, and lapse when
+// the server is known to work again.
 func (c *conn) endSession(lapsed bool) {
 	s := c.session
-	if lapsed {
+	switch {
+	case lapsed:
 		s.Retire()
-	} else {
-		s.Close()
+	case s.Len() > 0:
+		c.pool.Coherence.Lost.add(s.Session)
 	}
+	s.Close()
 	if s.open {
 		c.pool.sessions--
 		c.pool.Coherence.Sessions.Dec()
@@ -319,14 +321,18 @@ func (c *conn) keepAlive(data []byte) error {
 	return nil
 }
 
-// voucher returns the voucher for an answer that was received in the session, nil if it has no handles.
-func (c *conn) voucher(reply []byte) *coherence.Voucher {
+// voucher returns the voucher for the answer to a query that was received in the session, nil if it has no handles or the query
+// has not requested them.
+func (c *conn) voucher(query, reply []byte) *coherence.Voucher {
 	s := c.session
 	if s == nil || !s.open {
 		return nil
 	}
 	data, ok := optionOf(reply, dso.OptionCode)
 	if !ok || len(data) == 0 {
+		return nil
+	}
+	if _, requested := optionOf(query, dso.OptionCode); !requested {
 		return nil
 	}
 	handles, ok := dso.ReadHandles(s.handles[:0], data)
@@ -336,7 +342,11 @@ func (c *conn) voucher(reply []byte) *coherence.Voucher {
 	if !ok || len(handles) > dso.MaxHandles {
 		return nil
 	}
-	return s.Voucher(handles)
+	v := s.Voucher(handles)
+	if v == nil {
+		c.pool.Coherence.Fallbacks[SessionLimit].Inc()
+	}
+	return v
 }
 
 // takeEnded returns what depends on the handles that were invalidated by the messages of a read.

@@ -326,7 +326,7 @@ func TestSession_Violations(t *testing.T) {
 				default: // while heartbeats arrive
 					b.clock.skip(responseTime - time.Second)
 					c.respond(b.beat())
-					eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+					eventually(t, "the session vouches", func() bool { return v.Vouches(b.Coherence.Now()) })
 					silences = 2
 					b.clock.skip(time.Second)
 				}

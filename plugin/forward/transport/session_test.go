@@ -28,10 +28,9 @@ func newCoherent(t testing.TB, s *server, depth, connections int) *coherentBed {
 		byReason[reason] = counter()
 	}
 	b.Coherence = &Coherence{
-		Now:      func() time.Duration { return b.clock.now().Sub(b.epoch) },
-		Sessions: prometheus.NewGauge(prometheus.GaugeOpts{Name: "g"}), Invalidations: counter(), Fallbacks: byReason,
+		Now:  func() time.Duration { return b.clock.now().Sub(b.epoch) },
+		Lost: new(LostSessions), Sessions: prometheus.NewGauge(prometheus.GaugeOpts{Name: "g"}), Invalidations: counter(), Fallbacks: byReason,
 	}
-	b.notifies.Store(true)
 	t.Cleanup(func() {
 		b.Pool.Close()
 		becomes(t, "sessions in the end", b.Coherence.Sessions, 0)
@@ -94,9 +93,19 @@ func (b *coherentBed) begin() *session {
 	return c
 }
 
-// answerWith returns the answer to a query with handles.
+// send sends a query that requests notification.
+func (b *coherentBed) send(name string) *sent {
+	b.t.Helper()
+	s := newSent(b.t, name)
+	s.Query = answerWith(s.Query)
+	s.Query[flagsAt] &^= responseBit
+	s.sendTo(b.Pool)
+	return s
+}
+
+// answerWith returns the answer to a query, which has no records but an OPT record, with handles.
 func answerWith(query []byte, handles ...uint64) []byte {
-	reply := answer(query)
+	reply := answer(query[:questionEnd(query)])
 	binary.BigEndian.PutUint16(reply[arcountAt:], 1)
 	data := dso.AppendHandles(nil, handles)
 	reply = append(reply, 0, 0, typeOPT, 4, 208, 0, 0, 0, 0)
@@ -160,6 +169,23 @@ func TestSession_Order(t *testing.T) {
 	b.wantFallbacks(nil)
 }
 
+// TestSession_HandleLimit: answers beyond the limit of handles of a session have no voucher, and are counted.
+func TestSession_HandleLimit(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	v := b.learn(c, "a.example.", 1)
+	b.mu.Lock()
+	for n := uint64(2); b.conns[0].session.Voucher([]uint64{n}) != nil; n++ {
+	}
+	b.mu.Unlock()
+	s := b.send("b.example.")
+	c.respond(answerWith(c.query(), 1<<40))
+	if s.wait(); s.Err != nil || s.Voucher != nil || v.Ended() {
+		t.Errorf("voucher %v and error %v", s.Voucher, s.Err)
+	}
+	b.wantFallbacks(map[string]int{SessionLimit: 1})
+}
+
 // TestSession_WithoutHandles: such answers have no voucher, and none are given before the session is open.
 func TestSession_WithoutHandles(t *testing.T) {
 	b := newCoherent(t, newServer(t), 100, 1)
@@ -184,6 +210,17 @@ func TestSession_WithoutHandles(t *testing.T) {
 		if s.wait(); s.Err != nil || s.Voucher != nil {
 			t.Errorf("%s: voucher %v and error %v", name, s.Voucher, s.Err)
 		}
+	}
+}
+
+// TestSession_NotRequested: handles in the answer to a query that has not requested them are ignored.
+func TestSession_NotRequested(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	s := b.testbed.send("www.example.")
+	c.respond(answerWith(c.query(), 1))
+	if s.wait(); s.Err != nil || s.Voucher != nil {
+		t.Errorf("voucher %v and error %v", s.Voucher, s.Err)
 	}
 }
 
@@ -280,6 +317,30 @@ func TestSession_NotifiesWhilePaused(t *testing.T) {
 	eventually(t, "queries request no notification", func() bool { return !b.Notifies() })
 }
 
+// TestSession_NotifiesAfterPause: the first query after a pause requests notification, although no connection exists.
+func TestSession_NotifiesAfterPause(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	b.closesNew.Store(true)
+	c.close()
+	_ = b.send("lost.example.").fails()
+	eventually(t, "the pool is idle", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return !b.ticking
+	})
+	b.mu.Lock()
+	b.pauseSessions(time.Hour, b.now())
+	b.mu.Unlock()
+	if b.Notifies() {
+		t.Error("queries request notification while no session may be opened")
+	}
+	b.clock.skip(time.Hour)
+	if !b.Notifies() {
+		t.Error("queries request no notification after the pause")
+	}
+}
+
 // TestSession_NoOption: a connection that requests a session has no edns-tcp-keepalive, RFC 8490 section 7.1.2.
 func TestSession_NoOption(t *testing.T) {
 	b := newCoherent(t, newServer(t), 100, 1)
@@ -317,6 +378,27 @@ func TestSession_IDs(t *testing.T) {
 			s.answered()
 		}
 	}
+}
+
+// TestSession_NoFreeID: a connection whose queries have all ids but the two of its session has no room.
+func TestSession_NoFreeID(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	b.begin()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := b.conns[0]
+	for id := uint16(1); id != 0; id++ {
+		if id == c.session.id {
+			continue
+		}
+		if c.byID[id] = new(flight); len(c.byID) < 1<<16-3 {
+			continue
+		}
+		if room, want := c.hasRoom(100, 0), len(c.byID) < 1<<16-2; room != want {
+			t.Errorf("with %d ids in use: has room %t, want %t", len(c.byID), room, want)
+		}
+	}
+	clear(c.byID)
 }
 
 // TestSession_Suspended: after a machine was suspended, the clocks are compared again before a heartbeat vouches.
@@ -392,7 +474,7 @@ func TestSession_Keepalive(t *testing.T) {
 // TestSession_Idle: one idle connection stays open for its session while answers depend on it.
 func TestSession_Idle(t *testing.T) {
 	b := newCoherent(t, newServer(t), 1, 3)
-	b.MaxIdle = 1
+	b.MaxIdle, b.Expire = 1, maxSilence/3
 	keep := func(c *session) {
 		if !c.respond(b.beat()) {
 			t.Error("the connection is closed")
@@ -435,16 +517,59 @@ func TestSession_Age(t *testing.T) {
 	b.Expire, b.MaxAge, b.Coherence.MaxAge = time.Hour, time.Minute, 10*time.Minute
 	c := b.begin()
 	b.learn(c, "a.example.", 1)
-	b.clock.skip(5 * time.Minute)
-	request := c.request()
-	c.respond(b.opening(request))
+	heard := func() {
+		t.Helper()
+		b.clock.skip(5 * time.Minute)
+		c.respond(b.opening(c.request()), b.beat())
+		eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+	}
+	heard()
 	b.learn(c, "b.example.", 1)
-	b.clock.skip(5 * time.Minute)
+	heard()
 	s := b.send("c.example.")
 	next := b.accept()
 	next.respond(b.opening(next.request()))
 	next.respond(answer(next.query()))
 	s.answered()
+}
+
+// TestSession_AgeWhileSilent: a replica that sends no heartbeats, since its view of the cluster is frozen, gets queries on a
+// connection for no longer than a server without sessions.
+func TestSession_AgeWhileSilent(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	b.Expire, b.MaxAge, b.Coherence.MaxAge = time.Hour, time.Minute, 10*time.Minute
+	c := b.begin()
+	b.learn(c, "a.example.", 1)
+	b.clock.skip(b.MaxAge + time.Second)
+	c.respond(b.opening(c.request()))
+	s := b.send("b.example.")
+	next := b.accept()
+	next.respond(b.opening(next.request()), answer(next.query()))
+	s.answered()
+}
+
+// TestSession_IdleWhileSilent: an idle connection survives a silence of the server for some seconds, since its session has
+// received every change when it is heard again, and is closed after a longer one.
+func TestSession_IdleWhileSilent(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	b.Expire = time.Second
+	c := b.begin()
+	v := b.learn(c, "a.example.", 1)
+	go func() { // the keepalive
+		for m := c.next(); m != nil; m = c.next() {
+			c.respond(b.opening(m))
+		}
+	}()
+	for range 3 {
+		b.clock.skip(compareEvery / 2)
+		time.Sleep(20 * time.Millisecond) // several checks
+		if !c.respond(b.beat()) {
+			t.Fatal("the connection is closed")
+		}
+		eventually(t, "the session vouches again", func() bool { return v.Vouches(b.Coherence.Now()) })
+	}
+	b.clock.skip(time.Minute)
+	becomes(t, "connections", b.Metrics.Connections, 0)
 }
 
 // TestSession_Late: a query without an answer does not end a connection that delivers heartbeats, and gets no copy.
@@ -456,10 +581,10 @@ func TestSession_Late(t *testing.T) {
 	queries := c.queries(2)
 	eventually(t, "a heartbeat after the queries", func() bool {
 		c.respond(b.beat())
-		established, heard := b.State(held.Call)
-		return established && heard
+		established, answers, heard := b.State(held.Call)
+		return established && !answers && heard
 	})
-	for range 40 {
+	for range 30 { // less than MaxHold
 		c.respond(b.beat())
 		b.Late(held.Call)
 		b.clock.skip(100 * time.Millisecond)

@@ -329,7 +329,8 @@ func (a *Answer) AppendReply(dst, query []byte, q *Query, p *Patch) []byte {
 		}
 	}
 	if q.EDNS {
-		binary.BigEndian.PutUint16(m[10:], binary.BigEndian.Uint16(m[10:])+1)
+		count := dst[start+10:] // shuffleGlue may have moved the message, so that m is a copy
+		binary.BigEndian.PutUint16(count, binary.BigEndian.Uint16(count)+1)
 		dst = appendOpt(dst, q, p.Options)
 	}
 	return dst

@@ -117,7 +117,6 @@ type Entry struct {
 	hash     uint64
 	size     int64
 	credit   atomic.Int32
-	link     *link         // with a Voucher, from Put on
 	copies   *[]Copy       // guarded by the store's mutex; nil without any
 	hits     atomic.Uint32 // while copies are made
 	// replacesCopied is set if the entry that this one replaced had a copy, until this one is copied.

@@ -23,10 +23,18 @@ func (e *Entry) maxCredit() int32 {
 	return credit
 }
 
-// use restores the credit. It writes only a changed value, since readers share the cache line.
+// use restores the credit, and that of the answers that the entry was made of: it is found instead of them. It writes only a
+// changed value, since readers share the cache line.
 func (e *Entry) use() {
-	if credit := e.maxCredit(); e.credit.Load() != credit {
-		e.credit.Store(credit)
+	credit := e.maxCredit()
+	if e.credit.Load() == credit {
+		return
+	}
+	e.credit.Store(credit)
+	for p := e.parts; p != nil; p = p.next {
+		if made := p.entry.Load(); made != nil {
+			made.use()
+		}
 	}
 }
 

@@ -166,7 +166,7 @@ func glueMessage(t *testing.T, additional ...string) *dns.Msg {
 }
 
 // TestShuffleGlue asserts that each address of the additional section is equally often the first, and that package dns
-// packs the reply into the same bytes.
+// packs the reply into the same bytes, also if the reply needs a new array and ends in an OPT record.
 func TestShuffleGlue(t *testing.T) {
 	for name, additional := range map[string][]string{
 		"two":                  {"b.org. 30 IN A 192.0.2.1", "b.org. 30 IN A 192.0.2.2"},
@@ -184,18 +184,23 @@ func TestShuffleGlue(t *testing.T) {
 					t.Fatal("the addresses are not shuffled")
 				}
 				query, q := queryOf(t, m)
+				q.EDNS, q.UDPSize = true, 1232
 				r := rand.New(rand.NewPCG(4, 5))
 				shuffled := int(a.glueCount)
 				first, want := map[string]int{}, texts(m.Extra)
 				slices.Sort(want)
 				const each = 400
 				for range each * shuffled {
-					b := a.AppendReply(nil, query, &q, &Patch{Shuffle: r.Uint64() | 1})
+					b := a.AppendReply(make([]byte, 0, a.Len()), query, &q, &Patch{Shuffle: r.Uint64() | 1, Options: []byte{0, 3, 0, 1, 7}})
 					got := unpackMsg(t, b)
 					got.Compress = compress
 					if again, err := got.Pack(); err != nil || string(again) != string(b) {
 						t.Fatalf("% x, packed again % x: %v", b, again, err)
 					}
+					if opt := got.IsEdns0(); opt == nil || len(opt.Option) != 1 {
+						t.Fatalf("no OPT record with the option in\n%v", got)
+					}
+					got.Extra = got.Extra[:len(got.Extra)-1]
 					extra := texts(got.Extra)
 					first[extra[len(extra)-shuffled]]++
 					if slices.Sort(extra); !slices.Equal(extra, want) {

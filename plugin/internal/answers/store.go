@@ -125,6 +125,7 @@ const (
 	entryOverhead      = 528
 	compressedOverhead = 96
 	popularityOverhead = 64
+	partOverhead       = 24 // with the link of an answer that is not stored any more
 )
 
 // memory returns the memory of an entry in bytes. The allocator rounds each part up by a twelfth or less.
@@ -135,6 +136,9 @@ func (e *Entry) memory() int64 {
 	}
 	if e.Popularity != nil {
 		n += popularityOverhead
+	}
+	for p := e.parts; p != nil; p = p.next {
+		n += partOverhead
 	}
 	return int64(entryOverhead + n + n/12)
 }

@@ -28,6 +28,9 @@ type Validity struct {
 	Bounds [MaxBounds]Bound
 	// Voucher is that of the session over which the answer was received, nil without one.
 	Voucher *coherence.Voucher
+
+	link  *link // of the answer with a Voucher that was stored, from Put on
+	parts *part // of an answer that was made of such answers by Join
 }
 
 // advanced is a Generation that differs from every Bound of it.
@@ -39,7 +42,7 @@ func (advanced) Load() uint64 { return 1 }
 // End ends the validity: the answer is for the client that waits for it, and not to be stored.
 func (v *Validity) End() { v.Bounds[0] = Bound{Generation: advanced{}} }
 
-// Ended reports whether the validity was ended by End, DependOn or Join.
+// Ended reports whether the validity was ended by End or DependOn, or by Join with such a validity.
 func (v *Validity) Ended() bool { return v.Bounds[0].Generation == advanced{} }
 
 // DependOn ends the validity when a Generation advances from its present number, or from the number at the first call
@@ -80,6 +83,9 @@ func (v *Validity) until(t time.Duration) {
 // Voucher extends the validity only while those of both vouch, or until the end of the one without a Voucher.
 func (v *Validity) Join(other *Validity) {
 	v.Voucher = coherence.Join(v.Voucher, v.Expires, other.Voucher, other.Expires)
+	if other.link != nil {
+		v.parts = &part{other.link, v.parts}
+	}
 	if other.Expires != 0 {
 		v.until(other.Expires)
 	}
@@ -95,9 +101,8 @@ func (v *Validity) join(b Bound) {
 	for i := range v.Bounds {
 		switch v.Bounds[i].Generation {
 		case b.Generation:
-			if v.Bounds[i].Number != b.Number {
-				v.End()
-			}
+			// Of two numbers, the lower one is that from which it has advanced: a session has to report that.
+			v.Bounds[i].Number = min(v.Bounds[i].Number, b.Number)
 			return
 		case nil:
 			v.Bounds[i] = b

@@ -19,6 +19,12 @@ func newLink(e *Entry) *link {
 	return l
 }
 
+// part is a stored answer of those that another one was made of.
+type part struct {
+	*link
+	next *part
+}
+
 // Stored implements coherence.Dependent.
 func (l *link) Stored() bool { return l.entry.Load() != nil }
 
@@ -52,7 +58,7 @@ func (e *Entry) Key() []byte { return []byte(e.key) }
 // while a session vouches for it, and the remaining one otherwise.
 func (e *Entry) Lifetime(now time.Duration) time.Duration {
 	if e.Vouched(now) {
-		return e.Expires - e.Stored
+		return max(0, e.Expires-e.Stored) // of a reply that another cache has received, Expires may have passed
 	}
 	return max(0, e.Expires-now)
 }

@@ -327,6 +327,46 @@ func TestPopular(t *testing.T) {
 	}
 }
 
+// TestPopularParts has an answer that was made of others: a hit of it makes them popular while they are stored.
+func TestPopularParts(t *testing.T) {
+	store, c := newStore(1<<20, false)
+	s := newSession(c)
+	ks := store.NewKeyspace()
+	entry := func(handle uint64) *Entry { return &Entry{Validity: s.vouchedUntil(time.Hour, handle)} }
+	parts := []*Entry{put(ks, 1, entry(1)), put(ks, 2, entry(2)), put(ks, 3, entry(3))}
+	other := put(ks, 4, entry(1))
+	plain := put(ks, 5, &Entry{Validity: Validity{Expires: time.Hour}})
+	made := new(Entry)
+	for _, e := range []*Entry{parts[0], parts[1], plain, parts[2]} {
+		copied := e.Validity // as in the Properties of a reply
+		made.Join(&copied)
+	}
+	put(ks, 6, made)
+	put(ks, 3, entry(3)) // replaces a part
+	if parts[0].Popular() || parts[1].Popular() {
+		t.Error("popular without a hit")
+	}
+	store.Get(key(ks, 6))
+	if got := [5]bool{parts[0].Popular(), parts[1].Popular(), parts[2].Popular(), other.Popular(), plain.Popular()}; got != [5]bool{0: true, 1: true} {
+		t.Errorf("popular: %v, want the parts that are stored and have a voucher", got)
+	}
+	// A cache refetches a part before the answer made of it is removed, or after.
+	s.invalidate(1)
+	if store.Get(key(ks, 6)) != nil || !parts[0].Popular() {
+		t.Error("the answer is still stored, or its part is not popular")
+	}
+	// An answer that was made of one that was made of others.
+	again := new(Entry)
+	again.Join(&put(ks, 7, entry(4)).Validity)
+	outer := new(Entry)
+	outer.Join(&put(ks, 8, again).Validity)
+	put(ks, 9, outer)
+	store.Get(key(ks, 9))
+	if inner := store.find(store.hash(key(ks, 7)), key(ks, 7)); !inner.Popular() {
+		t.Error("a part of a part is not popular")
+	}
+}
+
 // TestConcurrentInvalidations puts, finds, evicts and invalidates entries at the same time.
 func TestConcurrentInvalidations(t *testing.T) {
 	store, c := newStore(40*640, false)

@@ -12,10 +12,10 @@ const (
 	topics = 200 // of a session
 )
 
-// fleet opens the sessions of a large cluster, of which each subscribes to its part of the Generations.
+// fleet opens the sessions of a large cluster, one from each node, of which each subscribes to its part of the Generations.
 func fleet(r *Registry, sessions int, generations []generation) (all []*Subscriber) {
 	for i := range sessions {
-		s := r.Open(discard{}, netip.Addr{})
+		s := r.Open(discard{}, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})) // #nosec G115 -- below 65536
 		for k := range min(topics, len(generations)) {
 			s.Subscribe(&generations[(i+k*k)%len(generations)])
 		}

@@ -56,6 +56,10 @@ func (m *model) operate() {
 		m.open()
 	case n < 9 && len(m.sessions) > 0:
 		m.close(m.random.IntN(len(m.sessions)))
+	case n < 15 && len(m.sessions) > 0:
+		s, g := m.sessions[m.random.IntN(len(m.sessions))], m.any()
+		s.Unsubscribe(g)
+		delete(s.subscribed, g)
 	case n < 75 && len(m.sessions) > 0:
 		m.subscribe(m.sessions[m.random.IntN(len(m.sessions))], m.any())
 	case n < 90:

@@ -1,6 +1,7 @@
 package coherence
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
@@ -19,23 +20,23 @@ const (
 	maxAtOnce = 2 * atOnce
 	rest      = 50 * time.Microsecond
 
-	// chunk is the number of subscriptions that end while the registry is locked. A message has the handles of a chunk.
-	chunk = dso.MaxInvalidated
+	// chunk is the number of subscriptions after whose end the registry is unlocked for others. Those to one Generation end together.
+	chunk = 4096
 	// maxPending is the number of handles for which a session retains memory.
 	maxPending = 8
 )
 
-// notifier is the goroutine that sends messages to the sessions of a Registry, in an order: changes that were known at the
-// time of a heartbeat's clock are sent before the heartbeat.
+// notifier is the goroutine that sends messages to the sessions of a Registry, in an order: a session receives the changes that
+// were known at the time of a heartbeat's clock before the heartbeat.
 type notifier struct {
 	*Registry
-	steps    int64 // done
-	affected []affected
+	steps    int64      // done
+	affected []affected // in the order in which they are notified
 	conns    []Conn
 	message  []byte
 }
 
-// affected is a session with pending handles, and its connection.
+// affected is a session that is to be notified, and its connection.
 type affected struct {
 	subscriber *Subscriber
 	conn       Conn
@@ -92,24 +93,28 @@ func (n *notifier) remaining() (sessions int) {
 
 // beat sends the heartbeats that are due. After a delay of the process those of several parts are, some of them at the next
 // call.
-func (n *notifier) beat() {
-	clock := n.clock()
+func (n *notifier) beat() { n.beatDue(n.invalidate()) }
+
+// beatDue sends a number of the heartbeats that are due at a clock, or omits those that are due if the view is not live. It
+// reports whether there are more.
+func (n *notifier) beatDue(clock uint64, live bool) (more bool) {
 	due := int64(time.Duration(clock) * time.Microsecond / step) // #nosec G115 -- since a start
-	n.invalidate()
-	live := n.live()
 	sent := 0
 	for n.steps = max(n.steps, due-parts); n.steps < due && sent < maxAtOnce; n.steps++ {
 		if live {
 			sent += n.beatPart(int(n.steps%parts), clock)
 		}
 	}
+	return n.steps < due
 }
 
-// beatPart sends the heartbeats of a part, and returns their number.
+// beatPart sends the heartbeats of a part, and returns their number. A session that is to be notified gets its heartbeat then.
 func (n *notifier) beatPart(part int, clock uint64) (sent int) {
 	n.mu.Lock()
 	for _, s := range n.sessions[part] {
-		n.conns = append(n.conns, s.conn)
+		if s.late = s.affected; !s.affected {
+			n.conns = append(n.conns, s.conn)
+		}
 	}
 	n.mu.Unlock()
 	n.message = dso.AppendHeartbeat(n.message[:0], clock)
@@ -122,23 +127,49 @@ func (n *notifier) beatPart(part int, clock uint64) (sent int) {
 	return sent
 }
 
-// invalidate sends the handles of the Generations that have advanced to their subscribers, and all handles after Revoke.
-func (n *notifier) invalidate() {
-	n.mu.Lock()
-	advanced, revoked := n.advanced, n.revoked
-	n.advanced, n.revoked = nil, false
-	n.mu.Unlock()
-	if revoked {
-		n.revoke()
-	}
-	for len(advanced) > 0 {
-		advanced = advanced[n.collect(advanced):]
-		n.send()
+// invalidate sends the handles of the Generations that have advanced to their subscribers, and all handles after Revoke. It
+// returns a clock, whether the view was live then, and sends the heartbeats that are due meanwhile. All changes that were known at
+// the clock are sent.
+func (n *notifier) invalidate() (clock uint64, live bool) {
+	for {
+		clock, live = n.clock(), n.live()
+		n.collect()
+		began := n.now()
+		n.send(clock, live)
+		if len(n.affected) == 0 {
+			return clock, live
+		}
+		// Heartbeats have as much time as invalidations: where they need all, as on a busy machine, they would hold these back.
+		sent := n.now()
+		for n.beatDue(clock, live) && n.now()-sent < sent-began {
+			time.Sleep(rest)
+		}
+		time.Sleep(rest)
 	}
 }
 
-// collect ends the subscriptions to the first of some topics, and returns their number.
-func (n *notifier) collect(advanced []*topic) (done int) {
+// collect ends the subscriptions to the Generations that have advanced. A session gets all their handles at once. These have less
+// memory than the subscriptions had.
+func (n *notifier) collect() {
+	n.mu.Lock()
+	advanced, revoked := n.advanced, n.revoked
+	n.advanced, n.revoked = nil, false
+	if revoked {
+		for _, part := range n.sessions {
+			for _, s := range part {
+				s.revoked = true
+				n.affect(s)
+			}
+		}
+	}
+	n.mu.Unlock()
+	for len(advanced) > 0 {
+		advanced = advanced[n.collectSome(advanced):]
+	}
+}
+
+// collectSome ends the subscriptions to the first of some topics, and returns their number.
+func (n *notifier) collectSome(advanced []*topic) (done int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for ended := 0; done < len(advanced) && ended < chunk; done++ {
@@ -147,57 +178,61 @@ func (n *notifier) collect(advanced []*topic) (done int) {
 		ended += 1 + len(t.subscribers)
 		for _, s := range t.subscribers {
 			s.forget(t)
-			if len(s.pending) == 0 {
-				n.affected = append(n.affected, affected{s, s.conn})
-			}
 			s.pending = append(s.pending, t.number)
+			n.affect(s)
 		}
 		t.subscribers = nil
 	}
 	return done
 }
 
-// send sends the pending handles.
-func (n *notifier) send() {
-	for i, a := range n.affected {
-		if i%maxAtOnce == maxAtOnce-1 {
-			time.Sleep(rest)
-		}
+// affect has a session notified. The mutex is locked.
+func (n *notifier) affect(s *Subscriber) {
+	if !s.affected {
+		s.affected = true
+		n.affected = append(n.affected, affected{s, s.conn})
+	}
+}
+
+// send notifies the first of the affected sessions.
+func (n *notifier) send(clock uint64, live bool) {
+	some := n.affected[:min(len(n.affected), maxAtOnce)]
+	for _, a := range some {
 		s := a.subscriber
-		n.message = dso.AppendInvalidate(n.message[:0], s.pending)
-		a.conn.Push(n.message)
+		if s.revoked {
+			n.revoke(a)
+		}
+		for handles := range slices.Chunk(s.pending, dso.MaxInvalidated) {
+			n.message = dso.AppendInvalidate(n.message[:0], handles)
+			a.conn.Push(n.message)
+		}
 		n.invalidations.Add(uint64(len(s.pending)))
+		if s.late && live {
+			n.message = dso.AppendHeartbeat(n.message[:0], clock)
+			a.conn.Push(n.message)
+		}
 		if s.pending = s.pending[:0]; cap(s.pending) > maxPending {
 			s.pending = nil
 		}
+		s.affected, s.revoked, s.late = false, false, false
 	}
-	clear(n.affected)
-	n.affected = n.affected[:0]
+	n.affected = slices.Delete(n.affected, 0, len(some))
 }
 
-// revoke ends all subscriptions and invalidates all handles. Subscriptions may be made meanwhile: they end in the client, and
-// remain here until their Generation advances.
-func (n *notifier) revoke() {
-	n.mu.Lock()
-	var all []*Subscriber
-	for _, part := range n.sessions {
-		all = append(all, part...)
-	}
-	n.mu.Unlock()
+// revoke ends all subscriptions of a session and invalidates all handles. Subscriptions may be made meanwhile: they end in the
+// client, and remain here until their Generation advances.
+func (n *notifier) revoke(a affected) {
+	n.drop(a.subscriber)
+	a.subscriber.pending = nil
 	n.message = dso.AppendInvalidate(n.message[:0], nil)
-	for _, s := range all {
-		if c := n.revokeOne(s); c != nil {
-			c.Push(n.message)
-		}
-	}
+	a.conn.Push(n.message)
 }
 
-// revokeOne ends the subscriptions of a session, and returns its connection, nil if it is closed.
-func (n *notifier) revokeOne(s *Subscriber) Conn {
+// drop ends all subscriptions of a session.
+func (n *notifier) drop(s *Subscriber) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !s.closed {
 		s.drop()
 	}
-	return s.conn
 }

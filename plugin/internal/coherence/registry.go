@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,11 +29,12 @@ type Conn interface {
 	Push(message []byte)
 }
 
-// Limits of subscriptions. An answer beyond them has no handles: its TTL applies.
+// Limits of subscriptions. An answer beyond a limit has no handles: its TTL applies.
 const (
-	maxPerSession    = 1 << 15
-	maxPerSource     = 8 * maxPerSession
-	maxSubscriptions = 8 << 20
+	maxPerSession = 1 << 15
+	// sourceFraction is the divisor for the share of the free subscriptions of the process that a source may have, so that a new
+	// source finds some however many others there are. A lone one, as a NAT, gets a fifth of all.
+	sourceFraction = 4
 )
 
 // HeartbeatInterval is the time between two heartbeats of a session.
@@ -46,7 +48,7 @@ type Registry struct {
 	spare    sync.Pool // of topics without a Generation
 	counters
 
-	perSession, perSource, perProcess int // limits of subscriptions
+	perSession int // limit of subscriptions
 
 	// A connection calls methods that lock mu while it is locked itself: with mu locked, no method of a Conn is called.
 	mu            sync.Mutex
@@ -54,6 +56,7 @@ type Registry struct {
 	sessions      [parts][]*Subscriber
 	sources       map[netip.Addr]*source
 	subscriptions int
+	perProcess    int // limit of subscriptions
 	advanced      []*topic
 	revoked       bool
 	offers        []*offer // replaced, never changed
@@ -70,7 +73,7 @@ func NewRegistry() *Registry {
 	epoch := time.Now()
 	r := &Registry{
 		instance: binary.BigEndian.Uint64(b[:]), now: func() time.Duration { return time.Since(epoch) }, wake: make(chan struct{}, 1),
-		perSession: maxPerSession, perSource: maxPerSource, perProcess: maxSubscriptions, sources: map[netip.Addr]*source{},
+		perSession: maxPerSession, perProcess: maxSubscriptions, sources: map[netip.Addr]*source{},
 	}
 	r.spare.New = func() any { return &topic{registry: r} }
 	return r
@@ -79,11 +82,13 @@ func NewRegistry() *Registry {
 type offer struct{ live func() bool }
 
 // Offer makes the registry accept sessions until the returned function is called. Heartbeats are sent while live returns true,
-// and so do the live functions of all other offers.
+// and so do the live functions of all other offers. The limit of subscriptions is that for the present memory limit.
 func (r *Registry) Offer(live func() bool) (withdraw func()) {
 	o := &offer{live}
+	limit := subscriptionsIn(memoryLimit(cgroups, debug.SetMemoryLimit(-1)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.perProcess = limit
 	r.offers = append(slices.Clone(r.offers), o)
 	return func() {
 		r.mu.Lock()
@@ -145,7 +150,7 @@ type RefuseReason int
 // The limits.
 const (
 	SessionLimit RefuseReason = iota // subscriptions of a session
-	SourceLimit                      // subscriptions of all sessions with clients of one address
+	SourceLimit                      // subscriptions of all sessions with clients of one address: a quarter of the free ones
 	ProcessLimit                     // subscriptions of all sessions
 	refuseReasons
 )

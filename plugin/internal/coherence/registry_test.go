@@ -312,7 +312,7 @@ func TestRevoke(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	r, n := newManual()
-	r.perSession, r.perProcess = 3, 5
+	r.perSession, r.perProcess = 3, 12
 	generations := make([]*generation, 4)
 	for i := range generations {
 		generations[i] = new(generation)
@@ -325,24 +325,59 @@ func TestLimits(t *testing.T) {
 		}
 		return count
 	}
-	first, second := r.Open(discard{}, netip.Addr{}), r.Open(discard{}, netip.Addr{})
-	if a, b := subscribe(first), subscribe(second); a != 3 || b != 2 {
-		t.Errorf("%d and %d subscriptions, want 3 and 2", a, b)
+	var sessions []*Subscriber
+	for i, want := range []int{3, 2, 2, 2, 1, 1, 1, 0} {
+		s := r.Open(discard{}, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})) // #nosec G115 -- small
+		sessions = append(sessions, s)
+		if got := subscribe(s); got != want {
+			t.Errorf("client %d has %d subscriptions, want %d", i, got, want)
+		}
 	}
-	if a := subscribe(first); a != 3 {
+	if a := subscribe(sessions[0]); a != 3 {
 		t.Errorf("%d subscriptions are renewed, want 3", a)
 	}
 	got := r.Statistics()
-	if want := [refuseReasons]uint64{SessionLimit: 2, ProcessLimit: 2}; got.Refused != want || got.Subscriptions != 5 {
+	if want := [refuseReasons]uint64{SessionLimit: 2, SourceLimit: 12, ProcessLimit: 7}; got.Refused != want || got.Subscriptions != 12 {
 		t.Errorf("%+v, want %v refused", got, want)
 	}
 	generations[0].Advance()
 	n.invalidate()
-	if got := r.Statistics(); got.Subscriptions != 3 || got.Invalidations != 2 {
-		t.Errorf("%+v, want 3 subscriptions", got)
+	if got := r.Statistics(); got.Subscriptions != 5 || got.Invalidations != 7 {
+		t.Errorf("%+v, want 5 subscriptions", got)
 	}
-	if a := subscribe(second); a != 3 {
-		t.Errorf("%d subscriptions after one has ended, want 3", a)
+	if a := subscribe(sessions[7]); a != 2 {
+		t.Errorf("%d subscriptions after some have ended, want 2", a)
+	}
+}
+
+// TestUnsubscribe ends one of two subscriptions, of two sessions: no invalidation follows, and the others remain.
+func TestUnsubscribe(t *testing.T) {
+	r, n := newManual()
+	a, b := &conn{t: t}, &conn{t: t}
+	first, second := r.Open(a, netip.Addr{}), r.Open(b, netip.Addr{})
+	ended, kept := new(generation), new(generation)
+	for _, s := range []*Subscriber{first, second} {
+		s.Subscribe(ended)
+		s.Subscribe(kept)
+	}
+	first.Unsubscribe(ended)
+	first.Unsubscribe(ended) // no effect
+	if got := r.Statistics().Subscriptions; got != 3 {
+		t.Errorf("%d subscriptions, want 3", got)
+	}
+	ended.Advance()
+	kept.Advance()
+	n.invalidate()
+	for c, want := range map[*conn]int{a: 1, b: 2} {
+		if handles, _ := invalidated(c.take()); len(handles) != want {
+			t.Errorf("%v are invalidated, want %d", handles, want)
+		}
+	}
+	first.Close()
+	first.Unsubscribe(ended)
+	second.Close()
+	if got := r.Statistics(); got.Subscriptions != 0 || len(r.sources) != 0 {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -430,12 +465,11 @@ func TestStatistics(t *testing.T) {
 	}
 }
 
-// TestSourceLimit has a client with many sessions that reaches the limit of its address: another client gets handles, and the
-// first one does again once a session has ended.
+// TestSourceLimit has clients with many sessions that subscribe to all that they can. A lone one gets a fifth of the subscriptions
+// of the process, and each further one a fifth of the others; the first one gets more again once others have ended.
 func TestSourceLimit(t *testing.T) {
 	r, _ := newManual()
-	r.perSession, r.perSource = 4, 10
-	greedy, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	r.perSession, r.perProcess = 4, 40
 	generations := make([]generation, 8)
 	subscribe := func(s *Subscriber) (handles int) {
 		for i := range generations {
@@ -446,27 +480,51 @@ func TestSourceLimit(t *testing.T) {
 		return handles
 	}
 	var sessions []*Subscriber
-	for _, want := range []int{4, 4, 2, 0} {
-		s := r.Open(discard{}, greedy)
-		sessions = append(sessions, s)
-		if got := subscribe(s); got != want {
-			t.Errorf("%d handles, want %d", got, want)
+	open := func(client string, wants ...int) {
+		t.Helper()
+		for _, want := range wants {
+			s := r.Open(discard{}, netip.MustParseAddr(client))
+			sessions = append(sessions, s)
+			if got := subscribe(s); got != want {
+				t.Errorf("%s has %d handles, want %d", client, got, want)
+			}
 		}
 	}
-	if got := subscribe(r.Open(discard{}, other)); got != 4 {
-		t.Errorf("another client has %d handles, want 4", got)
-	}
-	if refused := r.Statistics().Refused; refused[SourceLimit] != 6+8 || refused[SessionLimit] != 3*4 {
+	open("192.0.2.1", 4, 4, 1, 0)
+	open("192.0.2.2", 4, 3, 0)
+	open("192.0.2.3", 4, 1, 0)
+	open("192.0.2.4", 4, 0)
+	if refused := r.Statistics().Refused; refused != [refuseReasons]uint64{SessionLimit: 20, SourceLimit: 51} {
 		t.Errorf("refused %v", refused)
 	}
-	sessions[0].Close()
-	if got := subscribe(sessions[3]); got != 4 {
-		t.Errorf("%d handles after a session has ended, want 4", got)
+	for i, s := range sessions {
+		if i != 3 {
+			s.Close()
+		}
 	}
-	for _, s := range sessions {
-		s.Close()
+	if got := subscribe(sessions[3]); got != 4 {
+		t.Errorf("%d handles after the other sessions have ended, want 4", got)
 	}
 	if len(r.sources) != 1 {
 		t.Errorf("%d addresses are remembered, want that of the open session", len(r.sources))
+	}
+}
+
+// TestNewcomers has clients that subscribe to all that they can, until none gets more: a client of a small cluster still does.
+func TestNewcomers(t *testing.T) {
+	r, _ := newManual()
+	r.perProcess = 40_000
+	generations := make([]generation, 30_000)
+	for i := range 15 {
+		s := r.Open(discard{}, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})) // #nosec G115 -- small
+		for k := range generations {
+			s.Subscribe(&generations[k])
+		}
+	}
+	s := r.Open(discard{}, netip.MustParseAddr("198.51.100.1"))
+	for k := range topics {
+		if s.Subscribe(&generations[k]) == 0 {
+			t.Fatalf("no more than %d handles, %d of %d are in use", k, r.Statistics().Subscriptions, r.perProcess)
+		}
 	}
 }

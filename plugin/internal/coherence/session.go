@@ -171,8 +171,8 @@ func (s *Session) silence() {
 	s.reflect()
 }
 
-// lastVouched returns the time until which the session vouches, or did last.
-func (s *Session) lastVouched() time.Duration {
+// LastVouched returns the time until which the session vouches, or did last; 0 if it never has.
+func (s *Session) LastVouched() time.Duration {
 	if until := s.until.Load(); until != 0 {
 		return time.Duration(until)
 	}

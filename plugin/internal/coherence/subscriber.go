@@ -53,12 +53,17 @@ type Subscriber struct {
 	source   *source
 	part     int // of Registry.sessions
 	position int // in the part
-	closed   bool
 	// topics are the subscriptions, with the index of the session in the topic's subscribers.
 	topics map[*topic]int32
 	// maxTopics is the maximum length of topics since the map was made, whose memory never shrinks.
 	maxTopics int
-	pending   []uint64 // handles that the notifier sends next
+	closed    bool
+
+	// These fields belong to the notifier.
+	affected bool     // in its list
+	revoked  bool     // it invalidates all handles
+	late     bool     // it sends a heartbeat behind the handles
+	pending  []uint64 // handles that it sends next
 }
 
 // source is the address of clients with sessions.
@@ -164,19 +169,33 @@ func (s *Subscriber) Subscribe(g Generation) (handle uint64) {
 	if _, has := s.topics[t]; has {
 		return t.number
 	}
+	free := r.perProcess - r.subscriptions
 	switch {
 	case len(s.topics) >= r.perSession:
 		r.refused[SessionLimit].Add(1)
 		return 0
-	case s.source.subscriptions >= r.perSource:
-		r.refused[SourceLimit].Add(1)
-		return 0
-	case r.subscriptions >= r.perProcess:
+	case free <= 0:
 		r.refused[ProcessLimit].Add(1)
+		return 0
+	case s.source.subscriptions > free/sourceFraction:
+		r.refused[SourceLimit].Add(1)
 		return 0
 	}
 	s.add(t)
 	return t.number
+}
+
+// Unsubscribe ends the subscription to a Generation, if there is one. The connection is locked until an invalidation of the handle
+// is in its output.
+func (s *Subscriber) Unsubscribe(g Generation) {
+	r := s.registry
+	t := r.topicOf(g)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i, has := s.topics[t]; has {
+		t.remove(i)
+		s.forget(t)
+	}
 }
 
 func (s *Subscriber) add(t *topic) {
@@ -194,7 +213,7 @@ func (s *Subscriber) add(t *topic) {
 	s.count(1)
 }
 
-// forget removes a topic whose subscribers are removed all at once.
+// forget removes a topic, except the session from the topic's subscribers.
 func (s *Subscriber) forget(t *topic) {
 	delete(s.topics, t)
 	s.count(-1)

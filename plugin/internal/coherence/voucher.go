@@ -83,7 +83,7 @@ func (v *Voucher) LastVouched(now time.Duration) time.Duration {
 		last = min(last, v.limit)
 	}
 	for _, h := range v.handles {
-		last = min(last, h.session.lastVouched())
+		last = min(last, h.session.LastVouched())
 	}
 	return last
 }

@@ -638,6 +638,9 @@ func TestChangeOnTheWay(t *testing.T) {
 			w.withFact(second, dns.TypeA, fact{replyKind: replyData, ttl: 5, bounds: tt.second})
 			x := newExpander(w)
 			send(t, x, query(first, dns.TypeA), &podQuestion)
+			if ended := x.endedEntry(&podQuestion); ended == tt.stored {
+				t.Errorf("an entry that has ended is there for sessions: %t", ended)
+			}
 			w.queries = nil
 			send(t, x, query(first, dns.TypeA), &podQuestion)
 			if stored := len(w.queries) == 0; stored != tt.stored {
@@ -645,6 +648,12 @@ func TestChangeOnTheWay(t *testing.T) {
 			}
 		})
 	}
+}
+
+// endedEntry reports whether the answer to a question has an entry that is not current, and that a session can watch.
+func (x *Expander) endedEntry(q *Question) bool {
+	e := answers.Shared.Get(x.key(query(first, dns.TypeA), q).bytes)
+	return e != nil && !e.Current() && e.ByGeneration() && !e.Ended()
 }
 
 // serial is an answers.Serial.

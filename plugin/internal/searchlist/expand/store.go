@@ -50,9 +50,15 @@ func (x *Expander) store(k *key, m *dns.Msg, out *outcome) {
 	}
 }
 
-// storable reports whether the reply to a query is stored, unless it has extended errors.
+// storable reports whether the reply to a query is stored, unless it has extended errors. One that has ended since it was made is
+// stored as well, unless a fresh one is: it answers no query, but the session of the node's cache that receives this reply reports
+// the end to it.
 func (k *key) storable(out *outcome) bool {
-	return !out.stored && len(k.bytes) > 0 && out.validity.Fresh(answers.Now())
+	if out.stored || len(k.bytes) == 0 {
+		return false
+	}
+	v := &out.validity
+	return v.Fresh(answers.Now()) || v.ByGeneration() && !v.Ended() && v.Voucher == nil && v.Expires == 0 && k.fresh() == nil
 }
 
 // newEntry returns the entry of a reply, without the answer. answered reports whether that has records in the answer section.

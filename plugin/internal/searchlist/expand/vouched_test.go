@@ -224,3 +224,40 @@ func TestVouchedPartsFallBack(t *testing.T) {
 		})
 	}
 }
+
+// TestPartsArePopular has replies that are stored, of which an answer is made: with a hit of the answer they are popular, so that a
+// cache fetches them again when their session invalidates them.
+func TestPartsArePopular(t *testing.T) {
+	for _, form := range []string{"chain", "wire"} {
+		t.Run(form, func(t *testing.T) {
+			s := vouchingSession(t)
+			w := &storedBackend{t: t, entries: map[string]*answers.Entry{}}
+			x := newExpander(newBackend(nil))
+			x.Next = w
+			for i, candidate := range []string{first, second, third, fourth, bareName} {
+				f := fact{replyKind: replyNXDOMAIN, ttl: 5}
+				if candidate == bareName {
+					f.replyKind = replyData
+				}
+				w.store(candidate, f, time.Hour, s.Voucher([]uint64{uint64(i) + 1})) // #nosec G115 -- small
+				answers.Shared.Put(x.Block.Keyspace, []byte{byte(i)}, w.entries[candidate])
+			}
+			r := query(first, dns.TypeA)
+			for hits := range 2 {
+				if form == "wire" {
+					sendWire(t, x, r, &podQuestion)
+				} else {
+					send(t, x, r, &podQuestion)
+				}
+				for candidate, e := range w.entries {
+					if e.Popular() != (hits > 0) {
+						t.Errorf("%s is popular: %t, after %d hits", candidate, e.Popular(), hits)
+					}
+				}
+			}
+			if w.queries != len(w.entries) {
+				t.Errorf("%d queries, want %d: the answer is not stored", w.queries, len(w.entries))
+			}
+		})
+	}
+}

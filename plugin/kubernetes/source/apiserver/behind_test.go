@@ -48,7 +48,9 @@ func TestUncertain(t *testing.T) {
 		"watching":                  {func(s *healthSteps) { s.watching(); s.wait(long) }, false},
 		"no watch for a short time": {func(s *healthSteps) { s.watching(); s.end(); s.wait(short) }, false},
 		"no watch for long":         {func(s *healthSteps) { s.watching(); s.end(); s.failed(away); s.wait(long) }, true},
-		"watching again":            {func(s *healthSteps) { s.watching(); s.end(); s.wait(long); s.watch() }, false},
+		"watching again":            {func(s *healthSteps) { s.watching(); s.end(); s.wait(long); s.watch(); s.wait(long) }, true},
+		"watching again, an event":  {func(s *healthSteps) { s.watching(); s.end(); s.wait(long); s.watch(); s.heard() }, false},
+		"watching again soon":       {func(s *healthSteps) { s.watching(); s.end(); s.wait(short); s.watch() }, false},
 		"a list that takes long": {func(s *healthSteps) {
 			s.watching()
 			s.end()

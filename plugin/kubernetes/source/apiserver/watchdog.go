@@ -56,14 +56,16 @@ type tracked struct {
 	behind time.Time // that of health before
 }
 
-// opened records that a watch is open. list is true if it begins with a list: changes may be missing until that is complete.
+// opened records that a watch is open. list is true if it begins with a list: changes may be missing until that is complete, and
+// after a long time without a watch until an event or a bookmark arrives, since the server sends the changes of that time first.
 func (h *health) opened(w watch.Interface, list bool) watch.Interface {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.moved = h.now()
+	uncertain := h.isUncertain()
 	h.current = &tracked{w, h, h.moved, h.behind}
 	h.denied, h.unheard = false, false
-	if !list {
+	if !list && !uncertain {
 		h.behind = time.Time{}
 	}
 	return h.current
