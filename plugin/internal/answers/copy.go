@@ -59,10 +59,21 @@ func (e *Entry) removeCopies() {
 // copyEvery is the number of hits after which a copy of an entry may be made: a name that is queried once costs nothing more.
 const copyEvery = 4
 
+// replacesCopied is the bit of an entry's hits that is set if the entry has replaced one with a copy, until it is copied.
+const replacesCopied = 1 << 31
+
+// follow makes the entry that replaces another one be copied at its first hit if that one had a copy.
+func (e *Entry) follow(old *Entry) {
+	if old.copies != nil || old.hits.Load()&replacesCopied != 0 {
+		e.hits.Or(replacesCopied)
+	}
+}
+
 // ToCopy counts a hit, and reports whether a copy of the entry may be made now: at every copyEvery-th hit, and at once if the
 // entry has replaced one with a copy.
 func (e *Entry) ToCopy() bool {
-	return e.hits.Add(1)%copyEvery == 0 || e.replacesCopied.Load() && e.replacesCopied.CompareAndSwap(true, false)
+	hits := e.hits.Add(1)
+	return hits%copyEvery == 0 || hits&replacesCopied != 0 && e.hits.And(^uint32(replacesCopied))&replacesCopied != 0
 }
 
 // CountCopied counts hits of copies as those of the store, for eviction and for prefetch.

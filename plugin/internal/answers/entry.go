@@ -117,11 +117,9 @@ type Entry struct {
 	hash     uint64
 	size     int64
 	credit   atomic.Int32
-	copies   *[]Copy       // guarded by the store's mutex; nil without any
-	hits     atomic.Uint32 // while copies are made
-	// replacesCopied is set if the entry that this one replaced had a copy, until this one is copied.
-	replacesCopied atomic.Bool
-	next           atomic.Pointer[Entry] // in the bucket
+	hits     atomic.Uint32         // while copies are made, and the bit replacesCopied
+	copies   *[]Copy               // guarded by the store's mutex; nil without any
+	next     atomic.Pointer[Entry] // in the bucket
 	// newer and older are the neighbours in the ring that the clock hand walks, guarded by the store's mutex.
 	newer, older *Entry
 }

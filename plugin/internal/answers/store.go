@@ -179,7 +179,7 @@ func (s *Store) put(key []byte, e *Entry) {
 		s.link(e) // before the old one is unlinked, so that readers find one of them
 	}
 	if old != nil {
-		e.replacesCopied.Store(old.copies != nil || old.replacesCopied.Load())
+		e.follow(old)
 		s.unlink(old)
 	}
 	if !stored {
