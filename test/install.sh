@@ -5,7 +5,8 @@
 # Kubernetes, the kubelet's search lists (kubelet-dns), coredns, the names in PromQL
 # (promql-names) and helm built from the Go module proxy, and a kernel to boot
 # (kernel/install.sh). gcc is for the race detector and, with musl-gcc, for programs that
-# resolve names with glibc and musl.
+# resolve names with glibc and musl, clang with llvm-strip for the program that answers in
+# the kernel.
 #
 #   test/install.sh               everything
 #   test/install.sh dig coredns   only these
@@ -20,7 +21,7 @@
 # build flags or the Go toolchain changed since it was built.
 set -euo pipefail
 
-everything=(dig gcc musl-gcc nft iptables conntrack ip ps unbound nsd dnsmasq named containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names prometheus helm kernel)
+everything=(dig gcc musl-gcc clang nft iptables conntrack ip ps unbound nsd dnsmasq named containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names prometheus helm kernel)
 benchmark=(dnsperf dnsdist rsvg-convert)
 
 # The PATH of a user may lack the folders of system programs.
@@ -199,6 +200,13 @@ for name in "${chosen[@]}"; do
 	dig) package dig bind9-dnsutils & ;;
 	gcc) package gcc gcc libc6-dev & ;;
 	musl-gcc) package musl-gcc musl-tools & ;;
+	clang)
+		if [[ -e /usr/include/bpf/bpf_helpers.h ]]; then
+			package clang clang && package llvm-strip llvm
+		else
+			package bpf_helpers.h clang llvm libbpf-dev linux-libc-dev
+		fi &
+		;;
 	nft) package nft nftables & ;;
 	iptables) package iptables iptables & ;;
 	conntrack) package conntrack conntrack & ;;

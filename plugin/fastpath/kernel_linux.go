@@ -1,3 +1,5 @@
+//go:build amd64 || arm64
+
 package fastpath
 
 import (
@@ -145,14 +147,6 @@ func (k *kernelAnswers) close() {
 	}
 	k.table, k.interfaces, k.unfollow = nil, nil, nil
 	k.numbers.Clear()
-}
-
-// wantsKernel reports whether a server block of the server has option kernel, and whether it forces it.
-func (s *server) wantsKernel() (wanted, forced bool) {
-	for _, b := range s.blocks {
-		wanted, forced = wanted || b.Kernel, forced || b.KernelForced
-	}
-	return wanted, forced
 }
 
 // ownAddress returns the address of a server in CoreDNS's form, false if it has none of its own.

@@ -36,6 +36,14 @@ type server struct {
 	references    atomic.Int64 // of readers and of queries in progress
 }
 
+// wantsKernel reports whether a server block of the server has option kernel, and whether it forces it.
+func (s *server) wantsKernel() (wanted, forced bool) {
+	for _, b := range s.blocks {
+		wanted, forced = wanted || b.Kernel, forced || b.KernelForced
+	}
+	return wanted, forced
+}
+
 func (s *server) release() { s.references.Add(-1) }
 
 // listener has the fast path's sockets of an address. A reload replaces its server if the next configuration has one on

@@ -13,8 +13,8 @@ import (
 
 // Names of the programs of answer.c.
 const (
-	answerName = answerProgNearsideAnswer
-	filterName = answerProgNearsideFilter
+	answerName = "nearside_answer"
+	filterName = "nearside_filter"
 )
 
 // Kinds of interfaces whose peer may be a pod's.

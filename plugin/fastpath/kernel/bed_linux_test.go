@@ -1,3 +1,5 @@
+//go:build amd64 || arm64
+
 package kernel
 
 import (
@@ -169,7 +171,7 @@ func (d *datagram) frame() []byte {
 	return f
 }
 
-// ambiguous reports whether the checksum of the datagram is both complete and the sum of the pseudo header: no one can tell
+// ambiguous reports whether the checksum of the datagram is both complete and the sum of the pseudo header: it does not show
 // whether a device is to complete it.
 func (d *datagram) ambiguous() bool {
 	f := d.frame()

@@ -1,3 +1,5 @@
+//go:build amd64 || arm64
+
 package kernel
 
 import (
@@ -82,7 +84,7 @@ func addressKey(a netip.Addr) (words [4]uint32) {
 	return words
 }
 
-// source is what a record is made from.
+// source has the data of a record.
 type source struct {
 	entry   *answers.Entry
 	name    int // length of the question's name

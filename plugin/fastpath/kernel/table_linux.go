@@ -1,3 +1,5 @@
+//go:build amd64 || arm64
+
 package kernel
 
 import (
@@ -594,7 +596,7 @@ type Statistics struct {
 	Entries  int
 	Answered uint64
 	Refused  uint64            // offers without room, or of entries without a form for the kernel
-	Passed   map[string]uint64 // queries to the listeners that went on to their sockets, by reason
+	Passed   map[string]uint64 // queries to the listeners that were passed on to the sockets, by reason
 }
 
 // Counters of answer.c: the answers, their nanoseconds, and the queries that were passed on.

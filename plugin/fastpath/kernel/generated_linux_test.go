@@ -1,0 +1,58 @@
+package kernel
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestGenerated compiles answer.c as go generate does, and compares the object and its Go file with those of the repository.
+func TestGenerated(t *testing.T) {
+	version, err := exec.Command("clang", "--version").Output()
+	if err != nil {
+		advice := "clang is not installed; run test/install.sh"
+		if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
+			t.Fatal(advice)
+		}
+		t.Skip(advice)
+	}
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const command = "//go:generate go run github.com/cilium/ebpf/cmd/bpf2go "
+	_, directive, found := strings.Cut(string(doc), command)
+	if !found {
+		t.Fatalf("doc.go has no line %q", command)
+	}
+	directive, _, _ = strings.Cut(directive, "\n")
+	folder := t.TempDir()
+	args := []string{"run", "github.com/cilium/ebpf/cmd/bpf2go", "-output-dir", folder}
+	for _, arg := range regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(directive, -1) {
+		if unquoted, err := strconv.Unquote(arg); err == nil {
+			arg = unquoted
+		}
+		args = append(args, arg)
+	}
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	for _, name := range []string{"answer_bpfel.go", "answer_bpfel.o"} {
+		got, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is not what go generate makes of answer.c with this compiler:\n%s", name, version)
+		}
+	}
+}

@@ -1,0 +1,24 @@
+//go:build !amd64 && !arm64
+
+package fastpath
+
+import "net/netip"
+
+// kernelAnswers stands for the program that answers in the kernel, which is built for other machines.
+type kernelAnswers struct{}
+
+var inKernel kernelAnswers
+
+type kernelListener struct{}
+
+func (kernelAnswers) serve(l *listener) {
+	if wanted, _ := l.server.Load().wantsKernel(); wanted {
+		log.Warningf("%s: the kernel answers no queries: the program is built for amd64 and arm64 only", l.address)
+	}
+}
+
+func (kernelAnswers) remove([]*listener, map[string]*listener) {}
+
+func (kernelAnswers) close() {}
+
+func (*reader) offer(*kernelListener, netip.Addr) {}
