@@ -3,7 +3,6 @@
 package fastpath
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/kernel"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/leases"
 )
 
@@ -23,69 +23,105 @@ type kernelAnswers struct {
 	mu         sync.Mutex
 	table      *kernel.Table // nil while no block has the option, and if it cannot be loaded
 	interfaces *kernel.Interfaces
-	forced     bool // the interfaces are those of option force
-	failed     bool // to load, which is logged once
-	unfollow   func()
-	// numbers are those of the listeners in the table.
-	numbers sync.Map // netip.AddrPort -> int
+	forced     bool   // the interfaces are those of option force
+	failure    string // the last logged reason for not loading
+	unfollow   func() // ends setLease; nil before the first listener
+	listeners  map[*listener]struct{}
+	numbers    sync.Map // netip.AddrPort -> int, the number of the listener in the table
 }
 
-var inKernel kernelAnswers
+var inKernel = kernelAnswers{listeners: map[*listener]struct{}{}}
 
 // kernelListener is a listener whose queries the kernel may answer.
 type kernelListener struct {
-	table  *kernel.Table
-	number int
-	epoch  uint32
+	table      *kernel.Table
+	interfaces *kernel.Interfaces
+	number     int
+	epoch      uint32
 }
 
-// serve has the kernel answer queries to a listener from the answers of its present server, or ends these answers.
+// leaseWait is the time without a lease after which a line is logged: nodelocal acquires one within seconds.
+const leaseWait = 30 * time.Second
+
+// serve has the kernel answer queries to a listener from the answers of its present server. It ends the answers of the server
+// before that one.
 func (k *kernelAnswers) serve(l *listener) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	old := l.kernel.Swap(nil)
+	if old != nil && old.table == k.table {
+		old.table.Clear(old.number)
+	}
 	wanted, forced := l.server.Load().wantsKernel()
 	address, ok := ownAddress(l.address)
 	if !wanted || !ok {
-		if old := l.kernel.Swap(nil); old != nil {
-			old.table.Clear(old.number)
-		}
 		if wanted {
 			log.Warningf("%s: the kernel answers no queries: a server that listens on all addresses has no node-local one: set bind", l.address)
 		}
+		k.unlisten(l, old)
 		return
 	}
-	if !k.open(forced) {
+	if err := k.open(forced); err != nil {
+		k.shut()
+		if reason := err.Error(); reason != k.failure {
+			log.Errorf("The kernel answers no queries: %v", err)
+			k.failure = reason
+		}
 		return
 	}
+	k.failure = ""
 	n, err := k.table.Listen(address)
 	if err != nil {
 		log.Warningf("%s: %v", l.address, err)
 		return
 	}
 	k.numbers.Store(address, n)
-	l.kernel.Store(&kernelListener{table: k.table, number: n, epoch: k.table.Clear(n)})
+	k.listeners[l] = struct{}{}
+	served := &kernelListener{table: k.table, interfaces: k.interfaces, number: n, epoch: k.table.Clear(n)}
+	l.kernel.Store(served)
 	if k.unfollow != nil {
 		k.unfollow()
 	}
 	k.unfollow = leases.Process.Follow(k.setLease) // which calls it for the present leases, too
+	time.AfterFunc(leaseWait, func() { k.checkLease(l, served) })
 }
 
-// remove ends the answers of the kernel to queries of a listener that closes, and all of them if no listener has any.
-func (k *kernelAnswers) remove(closing []*listener, left map[string]*listener) {
+// checkLease logs that there was no lease for a listener, for which plugin nodelocal may not be configured.
+func (k *kernelAnswers) checkLease(l *listener, served *kernelListener) {
 	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.kernel.Load() == served && served.table == k.table && !k.table.Leased(served.number) {
+		log.Warningf("%s: the kernel answers no queries: plugin nodelocal holds no lease of the address", l.address)
+	}
+}
+
+// unlisten ends the answers of the kernel to queries of a listener.
+func (k *kernelAnswers) unlisten(l *listener, old *kernelListener) {
+	delete(k.listeners, l)
+	if old == nil || old.table != k.table {
+		return
+	}
+	for other := range k.listeners {
+		if other.kernel.Load().number == old.number {
+			return // it has the same address: the next configuration's listener was open before this one was closed
+		}
+	}
+	if address, ok := ownAddress(l.address); ok {
+		k.numbers.Delete(address)
+	}
+	k.table.Unlisten(old.number)
+}
+
+// remove ends the answers of the kernel to queries of listeners that close, and all of them if no other listener has any.
+func (k *kernelAnswers) remove(closing []*listener) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, l := range closing {
-		if old := l.kernel.Swap(nil); old != nil && old.table == k.table {
-			old.table.Clear(old.number)
-			old.table.SetLease(old.number, time.Time{})
-		}
+		k.unlisten(l, l.kernel.Swap(nil))
 	}
-	k.mu.Unlock()
-	for _, l := range left {
-		if l.kernel.Load() != nil {
-			return
-		}
+	if len(k.listeners) == 0 {
+		k.shut()
 	}
-	k.close()
 }
 
 // setLease sets the end of the lease of a listener.
@@ -96,34 +132,31 @@ func (k *kernelAnswers) setLease(address netip.AddrPort, until time.Time) {
 	}
 }
 
-// open loads the program, and attaches it to the interfaces of pods.
-func (k *kernelAnswers) open(forced bool) bool {
-	if k.table != nil && k.forced == forced {
-		return true
-	}
-	err := k.load(forced)
-	if err != nil && !k.failed {
-		log.Errorf("The kernel answers no queries: %v", err)
-	}
-	k.failed = err != nil
-	return err == nil
-}
-
-func (k *kernelAnswers) load(forced bool) (err error) {
-	if k.table == nil {
+// open loads the program, and attaches it to the interfaces of pods. After an error, shut has to be called.
+func (k *kernelAnswers) open(forced bool) (err error) {
+	switch {
+	case k.table == nil:
 		if k.table, err = kernel.NewTable(answers.Shared); err != nil {
 			return err
 		}
-	} else if err := k.interfaces.Close(); err != nil {
-		return fmt.Errorf("detach the program: %w", err)
+	case k.forced == forced:
+		return nil
+	default:
+		err, k.interfaces = k.interfaces.Close(), nil
+		if err != nil {
+			return fmt.Errorf("detach the program: %w", err)
+		}
 	}
-	k.interfaces, err = kernel.Follow(k.table.Programs(), kernel.Options{Force: forced, Log: log.Infof})
+	interfaces, err := kernel.Follow(k.table.Programs(), kernel.Options{Force: forced, Log: log.Infof})
 	if err != nil {
-		err = errors.Join(err, k.table.Close()) // nothing is attached
-		k.table = nil
 		return err
 	}
-	k.forced = forced
+	k.interfaces, k.forced = interfaces, forced
+	for l := range k.listeners {
+		if old := l.kernel.Load(); old != nil {
+			l.kernel.Store(&kernelListener{table: k.table, interfaces: interfaces, number: old.number, epoch: old.epoch})
+		}
+	}
 	kernelMetrics.set(k.table, k.interfaces)
 	return nil
 }
@@ -132,21 +165,34 @@ func (k *kernelAnswers) load(forced bool) (err error) {
 func (k *kernelAnswers) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.table == nil {
-		return
-	}
+	k.shut()
+}
+
+// shut is close. mu is locked. The answers end first: detaching the program from all interfaces takes longer.
+func (k *kernelAnswers) shut() {
 	if k.unfollow != nil {
 		k.unfollow()
 	}
 	kernelMetrics.set(nil, nil)
-	if err := k.interfaces.Close(); err != nil {
-		log.Errorf("Detach the program that answers in the kernel: %v", err)
+	for l := range k.listeners {
+		l.kernel.Store(nil)
 	}
-	if err := k.table.Close(); err != nil {
-		log.Errorf("Unload the program that answers in the kernel: %v", err)
+	clear(k.listeners)
+	k.numbers.Clear()
+	if k.table != nil {
+		k.table.EndLeases()
+	}
+	if k.interfaces != nil {
+		if err := k.interfaces.Close(); err != nil {
+			log.Errorf("Detach the program that answers in the kernel: %v", err)
+		}
+	}
+	if k.table != nil {
+		if err := k.table.Close(); err != nil {
+			log.Errorf("Unload the program that answers in the kernel: %v", err)
+		}
 	}
 	k.table, k.interfaces, k.unfollow = nil, nil, nil
-	k.numbers.Clear()
 }
 
 // ownAddress returns the address of a server in CoreDNS's form, false if it has none of its own.
@@ -162,21 +208,39 @@ func ownAddress(server string) (a netip.AddrPort, ok bool) {
 // offer offers the entry of the last lookup for a copy in the kernel.
 func (r *reader) offer(l *kernelListener, client netip.Addr) {
 	q, rt, e := &r.query, r.route, r.entry
-	if !rt.kernel || r.viewed || q.Search != nil || q.Caller != 0 || q.Notify || !e.ToCopy() {
+	if !rt.kernel || r.viewed || q.Search != nil || q.Caller != 0 || q.Notify || !kernel.Fits(e) || !l.interfaces.Attached() || !e.ToCopy() {
 		return
+	}
+	name := answers.KeyName(r.key[:r.keyLen])
+	list, ok := uint32(0), true
+	if rt.search != nil {
+		if list, ok = listFor(rt.search, client, name, e); !ok {
+			return
+		}
 	}
 	o := kernel.Offer{
 		Entry: e, Listener: l.number, Epoch: l.epoch, Shuffle: rt.shuffle, Client: client,
-		Question: kernel.Question{Name: append([]byte(nil), answers.KeyName(r.key[:r.keyLen])...), Type: q.Type, DO: q.DO, CD: q.CD},
+		Question: kernel.Question{Name: append([]byte(nil), name...), Type: q.Type, DO: q.DO, CD: q.CD, List: list},
 		Counter:  newKernelCounter(rt.counters, e, q, r.lookup.counters),
 	}
-	if rt.search != nil {
+	if list != 0 {
 		o.Lists = rt.search
-		if o.Question.List = rt.search.ListOf(client); o.Question.List == 0 {
-			return // the metrics count the reason why it is unknown
-		}
 	}
 	l.table.Offer(o)
+}
+
+// listFor returns the search list with which a client's query for a name has found an entry. It returns false if the list is
+// unknown, which the metrics count by reason, and if it has changed since.
+func listFor(searches block.Searches, client netip.Addr, name []byte, e *answers.Entry) (list uint32, ok bool) {
+	list = searches.ListOf(client)
+	search := searches.Search(client, name)
+	if list == 0 || list != searches.ListOf(client) {
+		return 0, false
+	}
+	if found := e.List(); found != 0 {
+		return list, found == search.List
+	}
+	return list, search.List == 0 || e.Plain.HasData()
 }
 
 // kernelCounter counts answers of the kernel as those of readers.

@@ -17,7 +17,7 @@ func (kernelAnswers) serve(l *listener) {
 	}
 }
 
-func (kernelAnswers) remove([]*listener, map[string]*listener) {}
+func (kernelAnswers) remove([]*listener) {}
 
 func (kernelAnswers) close() {}
 

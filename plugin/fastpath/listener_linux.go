@@ -36,12 +36,13 @@ type server struct {
 	references    atomic.Int64 // of readers and of queries in progress
 }
 
-// wantsKernel reports whether a server block of the server has option kernel, and whether it forces it.
+// wantsKernel reports whether a server block of the server has option kernel, and whether one of the configuration forces it:
+// the interfaces are those of all servers.
 func (s *server) wantsKernel() (wanted, forced bool) {
 	for _, b := range s.blocks {
-		wanted, forced = wanted || b.Kernel, forced || b.KernelForced
+		wanted = wanted || b.Kernel
 	}
-	return wanted, forced
+	return wanted, wanted && s.conf.KernelForced()
 }
 
 func (s *server) release() { s.references.Add(-1) }
@@ -260,8 +261,8 @@ func (r *registry) stop(next *block.Configuration) {
 			r.dropped[address] += reader.socket.drops()
 		}
 	}
-	inKernel.remove(closing, r.all)
 	r.mu.Unlock()
+	inKernel.remove(closing)
 	if next != nil && len(closing)+len(servers) > 0 {
 		coherence.Process.Revoke() // the data of answers of the replaced servers are not watched any more
 	}

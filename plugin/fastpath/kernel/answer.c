@@ -36,6 +36,8 @@
 #define OPT      11 // an OPT record without options
 #define SLACK    64 // bytes that are copied at a time
 
+#define LOOPBACK 1 // index of lo
+
 #define PASS (-1) // TCX_NEXT, TC_ACT_UNSPEC: to the next program, then to the network stack
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -67,6 +69,7 @@ struct client_key {
 };
 
 struct client {
+	__u32 address[4]; // the key again, see validate
 	__u32 list;
 };
 
@@ -110,6 +113,9 @@ struct record {
 	__u64 vouched_until; // end with a session, 0 for none
 	__u64 limit;         // end of the parts without a session, 0 without such parts
 	__u16 options_at, options;
+	__u32 list; // of the key, as the next ones
+	__be16 type;
+	__u8 key_flags, listener;
 	__u32 zero;
 	struct form forms[2]; // without and with compression of names
 	__u64 counts[8];      // answers: COUNT_...
@@ -223,7 +229,8 @@ struct reply {
 	__u32 age, max; // of TTLs
 	__u32 left;     // addresses to permute
 	__u32 counter;
-	__u32 complete; // the checksum of the query is complete, see checksum_state
+	__u32 complete; // the checksum of the query is complete, see check_sum
+	__u32 list;     // of the key
 };
 
 // work is the state of the query on a processor, between the functions below.
@@ -362,13 +369,14 @@ STEP parse_packet(struct __sk_buff *skb) {
 		p->dns = sizeof(*eth) + sizeof(*ip) + sizeof(*udp);
 		total = bpf_ntohs(ip->tot_len) - sizeof(*ip);
 		__u8 first = bpf_ntohl(ip->saddr) >> 24;
+		int loopback = first == 127;
 		__u64 header = 0;
 		__u16 *words = (void *)ip;
 #pragma unroll
 		for (int i = 0; i < sizeof(*ip) / 2; i++)
 			header += words[i];
 		p->valid = ip->ihl == 5 && !(ip->frag_off & bpf_htons(0x3fff)) && bpf_ntohs(ip->tot_len) == skb->len - sizeof(*eth) &&
-			fold(header) == 0xffff && first != 0 && first < 224;
+			fold(header) == 0xffff && first != 0 && first < 224 && (!loopback || skb->ifindex == LOOPBACK);
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip = data + sizeof(*eth);
 		udp = (void *)ip + sizeof(*ip);
@@ -388,11 +396,14 @@ STEP parse_packet(struct __sk_buff *skb) {
 			return PASS;
 		__builtin_memcpy(p->source, &ip->saddr, 16);
 		__builtin_memcpy(p->destination, &ip->daddr, 16);
+		if (!p->destination[0] && !p->destination[1] && p->destination[2] == bpf_htonl(0xffff))
+			return PASS; // a mapped address is the key of an IPv4 address
 		p->ipv6 = 1;
 		p->dns = sizeof(*eth) + sizeof(*ip) + sizeof(*udp);
 		total = bpf_ntohs(ip->payload_len);
 		p->valid = total == skb->len - sizeof(*eth) - sizeof(*ip) && ip->saddr.s6_addr[0] != 0xff &&
-			(p->source[0] | p->source[1] | p->source[2] | p->source[3]) != 0;
+			((p->source[0] | p->source[1] | p->source[2]) != 0 ||
+			 (p->source[3] != 0 && (p->source[3] != bpf_htonl(1) || skb->ifindex == LOOPBACK)));
 	} else {
 		return PASS;
 	}
@@ -670,13 +681,22 @@ STEP find(void) {
 		__builtin_memcpy(key.address, w->packet.source, 16);
 		struct client *client = bpf_map_lookup_elem(&clients, &key);
 		if (client && bpf_ktime_get_ns() < c->clients_until) {
+			w->reply.list = client->list;
 			w->key.list = client->list;
 			found = bpf_map_lookup_elem(&places, &w->key);
 			w->key.list = 0;
+			__u32 differ = 0;
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				differ |= client->address[i] ^ key.address[i];
+			if (differ)
+				return NO_ENTRY;
 		}
 	}
-	if (!found)
+	if (!found) {
 		found = bpf_map_lookup_elem(&places, &w->key);
+		w->reply.list = 0;
+	}
 	if (!found)
 		return NO_ENTRY;
 	w->reply.at = *found;
@@ -687,7 +707,8 @@ STEP find(void) {
 static __always_inline __u32 seconds(__u64 ns) { return (ns + 999999999) / 1000000000; }
 
 // validate finds out whether the record may be served, and with which TTLs: the answer is valid while a session vouches for it,
-// or until its TTL ends.
+// or until its TTL ends. A place may be that of another key: nodecache may remove an element of a map and use it for another key
+// between the look-up and the reading of its value. So the record's key is compared.
 STEP validate(void) {
 	struct control *c = control_of();
 	struct work *w = work_of();
@@ -698,6 +719,14 @@ STEP validate(void) {
 		return NO_ENTRY;
 	if (WORD(__u32, &r->version) != w->reply.at.version || r->name_len != w->question.name_len)
 		return EXPIRED;
+	WORD(__u32, &w->scratch) = r->forms[0].at ? r->forms[0].at : r->forms[1].at;
+	const __u8 *name = (const __u8 *)r + AT(WORD(__u32, &w->scratch)) + HEADER;
+	__u64 differ = (r->list ^ w->reply.list) | (r->type ^ w->key.type) | (r->key_flags ^ w->key.flags) | (r->listener ^ w->key.listener);
+#pragma unroll
+	for (int i = 0; i < MAX_NAME / 8; i++)
+		differ |= (WORD(__u64, name + 8 * i) & w->masks[i]) ^ WORD(__u64, w->key.name + 8 * i);
+	if (differ)
+		return NO_ENTRY;
 	__u64 now = bpf_ktime_get_ns();
 	w->reply.counter = (w->question.edns ? COUNT_EDNS : 0) | (w->packet.ipv6 ? COUNT_IPV6 : 0) | (r->expires && now >= r->expires ? COUNT_BEYOND : 0);
 	w->reply.age = 0;
@@ -914,7 +943,8 @@ int nearside_answer(struct __sk_buff *skb) {
 	}
 	count(ANSWERED, 1);
 	count(NANOSECONDS, bpf_ktime_get_ns() - begin);
-	return bpf_redirect(skb->ifindex, 0);
+	// A reply on lo arrives there at once: on the way out it would keep the connection tracking entry of the query.
+	return bpf_redirect(skb->ifindex, skb->ifindex == LOOPBACK ? BPF_F_INGRESS : 0);
 }
 
 // program has the program above, until nodecache ends: the kernel empties a program array with the last descriptor of it.

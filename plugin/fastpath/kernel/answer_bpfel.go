@@ -16,12 +16,13 @@ import (
 type answerArena struct {
 	_      structs.HostLayout
 	Record answerRecord
-	_      [2096984]byte
+	_      [2096976]byte
 }
 
 type answerClient struct {
-	_    structs.HostLayout
-	List uint32
+	_       structs.HostLayout
+	Address [4]uint32
+	List    uint32
 }
 
 type answerClientKey struct {
@@ -77,6 +78,10 @@ type answerRecord struct {
 	Limit        uint64
 	OptionsAt    uint16
 	Options      uint16
+	List         uint32
+	Type         uint16
+	KeyFlags     uint8
+	Listener     uint8
 	Zero         uint32
 	Forms        [2]struct {
 		_        structs.HostLayout
@@ -141,8 +146,8 @@ type answerWork struct {
 		Left     uint32
 		Counter  uint32
 		Complete uint32
+		List     uint32
 	}
-	_ [4]byte
 }
 
 // Names of all BPF objects in the ELF.

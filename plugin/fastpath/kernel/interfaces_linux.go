@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -65,8 +66,9 @@ type Interfaces struct {
 	once   sync.Once
 	err    error // of Close
 
-	mu    sync.Mutex
-	state State
+	mu       sync.Mutex
+	state    State
+	attached atomic.Bool
 }
 
 // Follow attaches the program to the present interfaces, and to new ones until Close. It returns before: attaching to an
@@ -130,6 +132,9 @@ func (i *Interfaces) State() State {
 	s.Refused = maps.Clone(s.Refused)
 	return s
 }
+
+// Attached reports whether the program is attached to an interface.
+func (i *Interfaces) Attached() bool { return i.attached.Load() }
 
 // Close detaches the program from all interfaces. It returns after the last goroutine has ended.
 func (i *Interfaces) Close() error {
@@ -222,6 +227,7 @@ func (f *follower) publish() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.state = s
+	f.attached.Store(s.Attached > 0)
 }
 
 // apply processes a change of an interface.

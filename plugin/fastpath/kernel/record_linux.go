@@ -87,16 +87,23 @@ func addressKey(a netip.Addr) (words [4]uint32) {
 // source has the data of a record.
 type source struct {
 	entry   *answers.Entry
+	key     answerKey
 	name    int // length of the question's name
 	shuffle bool
 	clock   clock
 	session func(*coherence.Session) (int, bool) // number of a session in the kernel, false if there is no room
 }
 
+// Fits reports whether an entry may have a form for the kernel: its answer ends by time or with a session, and is the same for all
+// clients.
+func Fits(e *answers.Entry) bool {
+	return e.Views == nil && !e.Waits && e.Serial == nil && e.Expires != 0 && !e.ByGeneration() && len(e.Options) <= maxOptions
+}
+
 // encode appends the record of an entry to buf, which is empty. Its version is 0.
 func (s *source) encode(buf []byte) ([]byte, error) {
 	e := s.entry
-	if e.Views != nil || e.Waits || e.Serial != nil || e.Expires == 0 || e.ByGeneration() || len(e.Options) > maxOptions {
+	if !Fits(e) {
 		return nil, errUnfit
 	}
 	var r answerRecord
@@ -123,6 +130,7 @@ func (s *source) encode(buf []byte) ([]byte, error) {
 			r.VouchedUntil = s.clock.kernel(limit)
 		}
 	}
+	r.List, r.Type, r.KeyFlags, r.Listener = s.key.List, s.key.Type, s.key.Flags, s.key.Listener
 	if e.AnyCase {
 		r.Flags |= recordAnyCase
 	}
@@ -147,6 +155,11 @@ func (s *source) encode(buf []byte) ([]byte, error) {
 	}
 	if len(plain.Packed) > maxAnswer && r.Forms[1].At == 0 {
 		return nil, errUnfit // every client would be passed on
+	}
+	for _, at := range []uint16{r.OptionsAt, r.Forms[0].OwnersAt, r.Forms[0].At, r.Forms[1].OwnersAt, r.Forms[1].At} {
+		if at >= maxRecord/2 {
+			return nil, errUnfit // the program reads offsets below
+		}
 	}
 	copy(buf, unsafe.Slice((*byte)(unsafe.Pointer(&r)), recordHead))
 	return buf, nil

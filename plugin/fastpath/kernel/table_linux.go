@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +24,9 @@ import (
 // Bytes is the memory of the maps, which is a part of the store's budget.
 const Bytes = int64(arenaLen) + maxEntries*256
 
+// copyBytes is the memory of a copy outside of the maps, with its counter, which is a part of the budget, too.
+const copyBytes = 704
+
 const (
 	// tick is the time between two collections of the numbers of answers.
 	tick = 250 * time.Millisecond
@@ -30,6 +35,9 @@ const (
 	// graceTicks is the time in ticks from the end of a record until its memory is used again: a program that has read it before
 	// its end has counted its answer by then.
 	graceTicks = 4
+	// clientTicks is the time in ticks after which a client's search list is removed: 10 minutes. It is offered again when the
+	// client's queries pass.
+	clientTicks = 2400
 	// maxOffers is the number of entries that wait to be copied; readers drop others.
 	maxOffers = 256
 )
@@ -75,24 +83,28 @@ type Table struct {
 	records   map[*record]struct{}
 	used      [arenaLen / granule]bool
 	next      int // where the search for free granules begins
+	unfit     int // the least number of granules in a row that were not free, since some were freed; 0 for none
+	missing   int // granules for which there was no room since the last tick
 	version   uint32
 	sessions  map[*coherence.Session]*sessionCopy
 	freed     []int // numbers of sessions that are free again
 	last      int   // number of a session
-	full      bool  // until the next tick: nothing more makes room
 	took      time.Duration
 	answered  uint64 // until the last tick
 	spent     uint64 // nanoseconds for these
 	refused   atomic.Uint64
 	listening [maxListeners]netip.AddrPort
 	epochs    [maxListeners]uint32
+	listener  int // number of the last one: another address gets it as late as possible
 	clients   map[netip.Addr]clientList
+	ticks     int
 }
 
 // clientList is the search list of a client.
 type clientList struct {
-	lists Lists
-	list  uint32
+	lists   Lists
+	list    uint32
+	offered int // tick of the last offer
 }
 
 // sessionCopy is the copy of a session's validity.
@@ -114,8 +126,12 @@ type record struct {
 	grace   int // ticks since it is over
 }
 
-// NewTable loads the program and its maps. An error names the step, such as a missing capability.
+// NewTable loads the program and its maps. An error names the step, such as a missing capability. The maps may have half of the
+// store's budget.
 func NewTable(store *answers.Store) (_ *Table, err error) {
+	if budget := store.Budget(); budget < 2*Bytes {
+		return nil, fmt.Errorf("the maps need %d bytes, more than half of the budget of plugin cache, which is %d bytes", Bytes, budget)
+	}
 	t := &Table{
 		store: store, offers: make(chan Offer, maxOffers), ended: make(chan struct{}), byKey: map[answerKey]*record{},
 		records: map[*record]struct{}{}, sessions: map[*coherence.Session]*sessionCopy{}, clients: map[netip.Addr]clientList{},
@@ -124,6 +140,9 @@ func NewTable(store *answers.Store) (_ *Table, err error) {
 		return nil, fmt.Errorf("read the kernel's clock: %w", err)
 	}
 	if err := loadAnswerObjects(&t.objects, nil); err != nil {
+		if runtime.GOARCH == "arm64" {
+			err = fmt.Errorf("%w (on arm64 it needs Linux 5.18)", err)
+		}
 		return nil, fmt.Errorf("load the program: %w", err)
 	}
 	defer func() {
@@ -162,11 +181,16 @@ func (t *Table) Programs() Programs {
 	return Programs{Answer: t.objects.NearsideAnswer, Filter: t.objects.NearsideFilter, Tail: t.objects.Program}
 }
 
-// Close ends all answers. The programs must be detached.
-func (t *Table) Close() error {
+// EndLeases ends all answers: the program passes all packets on.
+func (t *Table) EndLeases() {
 	for i := range maxListeners {
 		atomic.StoreUint64(&t.control.Until[i], 0)
 	}
+}
+
+// Close unloads the program. The programs must be detached.
+func (t *Table) Close() error {
+	t.EndLeases()
 	close(t.ended)
 	t.done.Wait()
 	t.store.Reserve(-Bytes)
@@ -188,11 +212,12 @@ func (t *Table) Listen(address netip.AddrPort) (number int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	free := -1
-	for i, a := range t.listening {
-		if a == address {
+	for i := range maxListeners {
+		i = (t.listener + 1 + i) % maxListeners
+		switch a := t.listening[i]; {
+		case a == address:
 			return i, nil
-		}
-		if free < 0 && !a.IsValid() {
+		case free < 0 && !a.IsValid():
 			free = i
 		}
 	}
@@ -200,23 +225,55 @@ func (t *Table) Listen(address netip.AddrPort) (number int, err error) {
 		return 0, fmt.Errorf("answer in the kernel at %s: %w: at most %d and %d", address, errListeners, maxListeners, maxPorts)
 	}
 	atomic.StoreUint64(&t.control.Until[free], 0)
+	t.control.Searches[free] = 0
 	key := answerListenerKey{Address: addressKey(address.Addr()), Port: bigEndian(address.Port())}
 	if err := t.objects.Listeners.Put(key, uint32(free)); err != nil { // #nosec G115 -- below maxListeners
 		return 0, fmt.Errorf("answer in the kernel at %s: %w", address, err)
 	}
-	t.listening[free] = address
+	t.listening[free], t.listener = address, free
 	return free, nil
 }
 
+// Unlisten ends the answers to an address, whose number may become that of another one.
+func (t *Table) Unlisten(number int) {
+	t.SetLease(number, time.Time{})
+	t.Clear(number)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := t.listening[number]
+	if !a.IsValid() {
+		return
+	}
+	err := t.objects.Listeners.Delete(answerListenerKey{Address: addressKey(a.Addr()), Port: bigEndian(a.Port())})
+	if err == nil || errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.listening[number] = netip.AddrPort{} // else the address keeps the number, and has no lease
+	}
+}
+
+// addPort adds a port, in place of one without a listener if there is no room.
 func (t *Table) addPort(port uint16) bool {
+	free := -1
 	for i := range t.control.Ports {
-		if p := &t.control.Ports[i]; *p == bigEndian(port) || *p == 0 {
-			*p = bigEndian(port)
+		switch p := t.control.Ports[i]; {
+		case p == bigEndian(port):
 			return true
+		case free < 0 && (p == 0 || !t.listensOn(p)):
+			free = i
 		}
 	}
-	return false
+	if free >= 0 {
+		t.control.Ports[free] = bigEndian(port)
+	}
+	return free >= 0
 }
+
+// listensOn reports whether a listener has a port, in network order.
+func (t *Table) listensOn(port uint16) bool {
+	return slices.ContainsFunc(t.listening[:], func(a netip.AddrPort) bool { return a.IsValid() && bigEndian(a.Port()) == port })
+}
+
+// Leased reports whether SetLease has set an end for a listener that it has not ended.
+func (t *Table) Leased(number int) bool { return atomic.LoadUint64(&t.control.Until[number]) != 0 }
 
 // SetLease sets until when the program may answer queries to a listener; the zero time ends its answers. It may be called
 // from any goroutine.
@@ -318,11 +375,15 @@ func (t *Table) copy(o *Offer, now time.Duration) error {
 		}
 	}
 	old := t.byKey[key]
-	if old != nil && old.entry == o.Entry && !old.over.Load() || !o.Entry.Fresh(now) {
+	if old != nil && old.entry == o.Entry && !old.over.Load() || !o.Entry.Fresh(now) || !t.store.Has(o.Entry) {
 		return nil
 	}
+	if len(t.records) >= maxEntries {
+		t.missing++
+		return errFull
+	}
 	var session *coherence.Session
-	s := source{entry: o.Entry, name: len(o.Question.Name), shuffle: o.Shuffle, clock: t.clock, session: func(one *coherence.Session) (int, bool) {
+	s := source{entry: o.Entry, key: key, name: len(o.Question.Name), shuffle: o.Shuffle, clock: t.clock, session: func(one *coherence.Session) (int, bool) {
 		session = one
 		return t.numberOf(one)
 	}}
@@ -331,12 +392,10 @@ func (t *Table) copy(o *Offer, now time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if len(t.records) >= maxEntries && !t.makeRoom(1) {
-		return errFull
-	}
 	n := (len(encoded) + granule - 1) / granule
 	at, ok := t.allocate(n)
 	if !ok {
+		t.missing += n
 		return errFull
 	}
 	t.version++
@@ -357,6 +416,7 @@ func (t *Table) copy(o *Offer, now time.Duration) error {
 		t.end(old)
 	}
 	t.byKey[key], t.records[r] = r, struct{}{}
+	t.store.Reserve(copyBytes)
 	if session != nil {
 		t.sessions[session].records++
 	}
@@ -371,15 +431,17 @@ const maxClients = 1024
 
 // setClient copies the search list of a client.
 func (t *Table) setClient(o *Offer) error {
-	c := clientList{o.Lists, o.Question.List}
+	c := clientList{o.Lists, o.Question.List, t.ticks}
 	known, ok := t.clients[o.Client]
-	if ok && known == c {
+	if ok && known.lists == c.lists && known.list == c.list {
+		t.clients[o.Client] = c
 		return nil
 	}
 	if !ok && len(t.clients) >= maxClients {
 		return errFull
 	}
-	if err := t.objects.Clients.Put(answerClientKey{Address: addressKey(o.Client)}, answerClient{List: c.list}); err != nil {
+	key := answerClientKey{Address: addressKey(o.Client)}
+	if err := t.objects.Clients.Put(key, answerClient{Address: key.Address, List: c.list}); err != nil {
 		return fmt.Errorf("add a client: %w", err)
 	}
 	t.clients[o.Client] = c
@@ -391,30 +453,31 @@ func (t *Table) setClient(o *Offer) error {
 // clientsFor is the time for which the search lists of clients are valid after they were verified, at each tick.
 const clientsFor = 2 * tick
 
-// verifyClients removes the clients whose search list has changed or is not known any more.
+// verifyClients removes the clients whose search list has changed or is not known any more, and those that were not offered for
+// clientTicks. If one cannot be removed, the lists of all end.
 func (t *Table) verifyClients(now time.Duration) {
 	for a, c := range t.clients {
-		if c.lists.ListOf(a) != c.list {
-			delete(t.clients, a)
-			if err := t.objects.Clients.Delete(answerClientKey{Address: addressKey(a)}); err != nil {
-				return // the others end as well
-			}
+		if c.lists.ListOf(a) == c.list && t.ticks-c.offered < clientTicks {
+			continue
 		}
+		err := t.objects.Clients.Delete(answerClientKey{Address: addressKey(a)})
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return
+		}
+		delete(t.clients, a)
 	}
 	atomic.StoreUint64(&t.control.ClientsUntil, t.clock.kernel(now+clientsFor))
 }
 
-// allocate returns the first of n free granules in a row. It ends the copies that were not used lately if there are none.
+// allocate returns the first of n free granules in a row.
 func (t *Table) allocate(n int) (at int, ok bool) {
-	for range 2 {
-		if at, ok := t.search(n); ok {
-			return at, true
-		}
-		if !t.makeRoom(n) {
-			return 0, false
-		}
+	if t.unfit != 0 && n >= t.unfit {
+		return 0, false
 	}
-	return 0, false
+	if at, ok = t.search(n); !ok {
+		t.unfit = n
+	}
+	return at, ok
 }
 
 // lastGranule is the last one at which a record may begin: the program reads maxRecord bytes.
@@ -442,28 +505,6 @@ func (t *Table) search(n int) (at int, ok bool) {
 	return 0, false
 }
 
-// makeRoom ends copies that were not used lately, whose memory is free after graceTicks, and reports whether memory is free at
-// once: that of copies that ended earlier.
-func (t *Table) makeRoom(n int) bool {
-	if t.full {
-		return false
-	}
-	t.full = true
-	freed := false
-	for r := range t.records {
-		switch {
-		case r.over.Load() && r.grace >= graceTicks:
-			t.count(r)
-			t.forget(r)
-			freed = true
-		case !r.over.Load() && r.idle >= idleTicks && n > 0:
-			t.end(r)
-			n -= r.len
-		}
-	}
-	return freed
-}
-
 // end ends a copy of an entry that may remain in the store.
 func (t *Table) end(r *record) {
 	r.Remove()
@@ -477,6 +518,7 @@ func (t *Table) forget(r *record) {
 		_ = t.objects.Places.Delete(&r.key) // a failure leaves the place of a version that is over
 	}
 	delete(t.records, r)
+	t.store.Reserve(-copyBytes)
 	if s := t.sessions[r.session]; s != nil {
 		s.records--
 	}
@@ -484,6 +526,7 @@ func (t *Table) forget(r *record) {
 }
 
 func (t *Table) free(r *record) {
+	t.unfit = 0
 	for i := range r.len {
 		t.used[int(r.place.Granule)+i] = false
 	}
@@ -520,30 +563,32 @@ func (t *Table) numberOf(s *coherence.Session) (number int, ok bool) {
 	return number, true
 }
 
-// collect counts the answers since the last tick, ends the copies that are not fresh or not used any more, and frees those that
-// ended.
+// collect counts the answers since the last tick, ends the copies that are not fresh any more or make room for others, and frees
+// those that ended.
 func (t *Table) collect(now time.Duration) {
-	t.full = false
+	t.ticks++
 	t.verifyClients(now)
 	t.measure()
 	for r := range t.records {
 		n := t.count(r)
+		if n > 0 {
+			r.idle = 0
+			t.successor(r).CountCopied(int64(min(n, 1<<32)), now) // #nosec G115 -- bounded
+		} else {
+			r.idle++
+		}
 		if r.over.Load() {
 			if r.grace++; r.grace > graceTicks {
 				t.forget(r)
 			}
 			continue
 		}
-		if n > 0 {
-			r.idle = 0
-			r.entry.CountCopied(int64(min(n, 1<<32)), now) // #nosec G115 -- bounded
-		} else {
-			r.idle++
-		}
-		if !r.entry.Fresh(now) && r.idle >= idleTicks {
+		if r.idle >= idleTicks && (t.missing > 0 || !r.entry.Fresh(now)) {
 			t.end(r)
+			t.missing -= r.len
 		}
 	}
+	t.missing = 0
 	for s, c := range t.sessions {
 		if c.records == 0 {
 			s.Mirror(nil)
@@ -551,6 +596,15 @@ func (t *Table) collect(now time.Duration) {
 			t.freed = append(t.freed, c.number)
 		}
 	}
+}
+
+// successor returns the entry of the copy that has replaced a record, or the record's: hits of the last tick before that count for
+// the prefetch of the new answer.
+func (t *Table) successor(r *record) *answers.Entry {
+	if next := t.byKey[r.key]; next != nil {
+		return next.entry
+	}
+	return r.entry
 }
 
 // measure reads the time that the answers since the last call have taken.
@@ -567,7 +621,7 @@ func (t *Table) count(r *record) (all uint64) {
 	for kind := range countKinds {
 		total := atomic.LoadUint64(&r.memory.Counts[kind])
 		n := total - r.counted[kind]
-		if n == 0 {
+		if int64(n) <= 0 { // #nosec G115 -- the program takes an answer back that it does not send; it was counted
 			continue
 		}
 		r.counted[kind] = total

@@ -1,6 +1,12 @@
 package answers
 
-import "time"
+import (
+	"encoding/binary"
+	"time"
+)
+
+// listLen is the length in bytes of the ID of a search list, which ends the key of an answer found with it.
+const listLen = 4
 
 // Copy is a copy of an entry from which another reader than those of the store answers, such as the kernel.
 type Copy interface {
@@ -24,6 +30,21 @@ func (s *Store) AddCopy(e *Entry, c Copy) bool {
 	*e.copies = append(*e.copies, c)
 	c.Serve()
 	return true
+}
+
+// Has reports whether an entry is stored.
+func (s *Store) Has(e *Entry) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return e.newer != nil
+}
+
+// List returns the ID of the search list for whose clients the entry is the answer, 0 if it is not found by a list.
+func (e *Entry) List() uint32 {
+	if len(e.key) <= keyFlags || e.key[keyFlags]&keyList == 0 {
+		return 0
+	}
+	return binary.BigEndian.Uint32([]byte(e.key[len(e.key)-listLen:]))
 }
 
 // DropCopies forgets those copies of an entry for which ended returns true.

@@ -15,7 +15,9 @@ func (c *fakeCopy) Remove() { c.removed++ }
 // TestCopies has copies of an entry that leaves the store in each way: they are removed before the store returns, once.
 func TestCopies(t *testing.T) {
 	for name, leave := range map[string]func(s *Store, ks *Keyspace, h *heardSession){
-		"replaced":    func(_ *Store, ks *Keyspace, _ *heardSession) { put(ks, 1, &Entry{Validity: Validity{Expires: time.Hour}}) },
+		"replaced": func(_ *Store, ks *Keyspace, _ *heardSession) {
+			put(ks, 1, &Entry{Validity: Validity{Expires: time.Hour}})
+		},
 		"evicted":     func(s *Store, _ *Keyspace, _ *heardSession) { s.SetBudget(0) },
 		"no memory":   func(s *Store, _ *Keyspace, _ *heardSession) { s.Reserve(1 << 20) },
 		"invalidated": func(_ *Store, _ *Keyspace, h *heardSession) { h.invalidate(7) },

@@ -125,6 +125,11 @@ func (conf *Configuration) MaxConnections() (process, client int) {
 	return process, client
 }
 
+// KernelForced reports whether a block has the kernel answer queries also where other programs filter packets.
+func (conf *Configuration) KernelForced() bool {
+	return slices.ContainsFunc(conf.blocks, func(b *Block) bool { return b.KernelForced })
+}
+
 // MaxConcurrent returns the highest max_concurrent of the configuration, 0 without one.
 func (conf *Configuration) MaxConcurrent() (highest int) {
 	for _, b := range conf.blocks {
