@@ -75,9 +75,7 @@ func vouch(ctx context.Context, r *dns.Msg, s *coherence.Session, handles ...uin
 
 // invalidate receives the message that ends handles, all without any.
 func (b *coherentCache) invalidate(handles ...uint64) {
-	for _, d := range b.session.Invalidate(handles) {
-		d.Invalidated()
-	}
+	coherence.End(b.session.Invalidate(handles))
 }
 
 // address is the reply with an address of w., by the last number and the TTL.

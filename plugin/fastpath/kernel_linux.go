@@ -52,7 +52,8 @@ func (k *kernelAnswers) serve(l *listener) {
 	if old != nil && old.table == k.table {
 		old.table.Clear(old.number)
 	}
-	wanted, forced := l.server.Load().wantsKernel()
+	s := l.server.Load()
+	wanted := s.wantsKernel()
 	address, ok := ownAddress(l.address)
 	if !wanted || !ok {
 		if wanted {
@@ -61,7 +62,7 @@ func (k *kernelAnswers) serve(l *listener) {
 		k.unlisten(l, old)
 		return
 	}
-	if err := k.open(forced); err != nil {
+	if err := k.open(s.kernelForced); err != nil {
 		k.shut()
 		if reason := err.Error(); reason != k.failure {
 			log.Errorf("The kernel answers no queries: %v", err)

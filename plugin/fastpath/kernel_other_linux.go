@@ -12,7 +12,7 @@ var inKernel kernelAnswers
 type kernelListener struct{}
 
 func (kernelAnswers) serve(l *listener) {
-	if wanted, _ := l.server.Load().wantsKernel(); wanted {
+	if l.server.Load().wantsKernel() {
 		log.Warningf("%s: the kernel answers no queries: the program is built for amd64 and arm64 only", l.address)
 	}
 }

@@ -24,25 +24,28 @@ import (
 // server is a CoreDNS server of one configuration, as its listener uses it.
 type server struct {
 	*dnsserver.Server
-	conf      *block.Configuration
-	routes    routes
-	chain     *chain // for queries that match no server block
-	metrics   *listenerMetrics
-	blocks    map[string]*servedBlock // by zone
-	opcodes   map[int]bool            // accepted besides QUERY and NOTIFY
-	generated []*answers.Keyspace     // whose answers are valid by Generations
+	conf    *block.Configuration
+	routes  routes
+	chain   *chain // for queries that match no server block
+	metrics *listenerMetrics
+	blocks  map[string]*servedBlock // by zone
+	// kernelForced is set if a server block of the configuration has option kernel force: the interfaces are those of all servers.
+	kernelForced bool
+	opcodes      map[int]bool        // accepted besides QUERY and NOTIFY
+	generated    []*answers.Keyspace // whose answers are valid by Generations
 	// answersAtOnce is set when the server is not used any more: no query waits for a name. Guarded by the mutex of heldTable.
 	answersAtOnce bool
 	references    atomic.Int64 // of readers and of queries in progress
 }
 
-// wantsKernel reports whether a server block of the server has option kernel, and whether one of the configuration forces it:
-// the interfaces are those of all servers.
-func (s *server) wantsKernel() (wanted, forced bool) {
+// wantsKernel reports whether a server block of the server has option kernel.
+func (s *server) wantsKernel() bool {
 	for _, b := range s.blocks {
-		wanted = wanted || b.Kernel
+		if b.Kernel {
+			return true
+		}
 	}
-	return wanted, wanted && s.conf.KernelForced()
+	return false
 }
 
 func (s *server) release() { s.references.Add(-1) }
@@ -87,7 +90,7 @@ func (fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {
 	blocks := blocksOn(conf, coreDNS)
 	address := coreDNS.Addr
 	s := &server{
-		Server: coreDNS, conf: conf, routes: newRoutes(address, blocks),
+		Server: coreDNS, conf: conf, kernelForced: conf.KernelForced(), routes: newRoutes(address, blocks),
 		chain: newChain(0), metrics: newListenerMetrics(address), blocks: blocks, opcodes: block.Opcodes(coreDNS),
 	}
 	queries.resize(conf.MaxConcurrent())

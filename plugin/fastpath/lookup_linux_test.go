@@ -151,9 +151,7 @@ func TestVouchedHits(t *testing.T) {
 				t.Errorf("%v allocations per hit", got)
 			}
 			handedOver := valueOf(t, b.listener.server.Load().metrics.handedOver)
-			for _, d := range s.Invalidate([]uint64{2}) {
-				d.Invalidated()
-			}
+			coherence.End(s.Invalidate([]uint64{2}))
 			b.query(t, query)
 			if valueOf(t, b.listener.server.Load().metrics.handedOver) != handedOver+1 {
 				t.Error("an invalidated answer is a hit")

@@ -943,8 +943,7 @@ int nearside_answer(struct __sk_buff *skb) {
 	}
 	count(ANSWERED, 1);
 	count(NANOSECONDS, bpf_ktime_get_ns() - begin);
-	// A reply on lo arrives there at once: on the way out it would keep the connection tracking entry of the query.
-	return bpf_redirect(skb->ifindex, skb->ifindex == LOOPBACK ? BPF_F_INGRESS : 0);
+	return bpf_redirect(skb->ifindex, 0);
 }
 
 // program has the program above, until nodecache ends: the kernel empties a program array with the last descriptor of it.

@@ -140,10 +140,7 @@ func NewTable(store *answers.Store) (_ *Table, err error) {
 		return nil, fmt.Errorf("read the kernel's clock: %w", err)
 	}
 	if err := loadAnswerObjects(&t.objects, nil); err != nil {
-		if runtime.GOARCH == "arm64" {
-			err = fmt.Errorf("%w (on arm64 it needs Linux 5.18)", err)
-		}
-		return nil, fmt.Errorf("load the program: %w", err)
+		return nil, loadError(err)
 	}
 	defer func() {
 		if err != nil {
@@ -164,6 +161,17 @@ func NewTable(store *answers.Store) (_ *Table, err error) {
 	t.store.Reserve(Bytes)
 	t.done.Go(t.run)
 	return t, nil
+}
+
+// loadError adds to the error of loading what an operator has to change.
+func loadError(err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("load the program: nodecache needs the capability CAP_BPF, and a seccomp profile that permits bpf(2) with it: %w", err)
+	case runtime.GOARCH == "arm64":
+		return fmt.Errorf("load the program (on arm64 it needs Linux 5.18): %w", err)
+	}
+	return fmt.Errorf("load the program: %w", err)
 }
 
 func (t *Table) mmap(m *ebpf.Map, size int) ([]byte, error) {

@@ -90,9 +90,7 @@ func TestEnds(t *testing.T) {
 		"invalidated by its session": {
 			change: func(e *answers.Entry, s *coherence.Session) { e.Voucher = s.Voucher([]uint64{7}) },
 			end: func(_ *bed, _ *answers.Entry, s *coherence.Session) {
-				for _, d := range s.Invalidate([]uint64{7}) {
-					d.Invalidated()
-				}
+				coherence.End(s.Invalidate([]uint64{7}))
 			},
 		},
 		"session retired": {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 const (
@@ -111,9 +112,7 @@ func (c *conn) receive(b []byte) (rest []byte) {
 		c.batch.Add(c)
 	}
 	c.calls = p.unlock(&c.batch)
-	for _, answer := range ended {
-		answer.Invalidated()
-	}
+	coherence.End(ended)
 	callOwners(&c.batch, c.calls)
 	c.batch.Flush()
 	if violation != nil {

@@ -117,8 +117,8 @@ func answerWith(query []byte, handles ...uint64) []byte {
 // stored is an answer that depends on handles.
 type stored struct{ ended atomic.Int32 }
 
-func (s *stored) Invalidated() { s.ended.Add(1) }
-func (s *stored) Stored() bool { return true }
+func (s *stored) Invalidated() func() { s.ended.Add(1); return nil }
+func (s *stored) Stored() bool        { return true }
 
 // learn queries a name, and returns the voucher of the answer with handles.
 func (b *coherentBed) learn(c *session, name string, handles ...uint64) *coherence.Voucher {

@@ -28,16 +28,17 @@ type part struct {
 // Stored implements coherence.Dependent.
 func (l *link) Stored() bool { return l.entry.Load() != nil }
 
-// Invalidated implements coherence.Dependent: it removes the entry, which is not fresh any more, and calls the function of its
-// keyspace, once.
-func (l *link) Invalidated() {
+// Invalidated implements coherence.Dependent: it removes the entry, which is not fresh any more. The function of its keyspace
+// follows, once.
+func (l *link) Invalidated() (then func()) {
 	e := l.entry.Load()
 	if e == nil {
-		return
+		return nil
 	}
 	if f := e.keyspace.store.invalidate(e); f != nil {
-		f(e)
+		return func() { f(e) }
 	}
+	return nil
 }
 
 // invalidate removes an entry if it is still there, and returns the function to call then, or nil.

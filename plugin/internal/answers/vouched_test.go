@@ -32,9 +32,7 @@ func (s *heardSession) hear() { s.Heard(uint64(s.clock.now() / time.Microsecond)
 
 // invalidate receives the message that ends handles, all without any.
 func (s *heardSession) invalidate(handles ...uint64) {
-	for _, d := range s.Invalidate(handles) {
-		d.Invalidated()
-	}
+	coherence.End(s.Invalidate(handles))
 }
 
 // vouchedUntil returns a Validity with a time and a voucher for a handle.

@@ -120,7 +120,7 @@ func (s *Session) Voucher(handles []uint64) *Voucher {
 }
 
 // Invalidate ends the validity of the answers with any of some handles, or of all answers without any, and returns what
-// depends on them. The caller calls Invalidated of each.
+// depends on them. The caller calls End.
 func (s *Session) Invalidate(handles []uint64) (dependents []Dependent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,10 +22,24 @@ func (h *Handle) end(dependents []Dependent) []Dependent {
 	return dependents
 }
 
+// End calls Invalidated of stored answers that have ended. What follows is done when all of them are removed.
+func End(dependents []Dependent) {
+	var all []func()
+	for _, d := range dependents {
+		if then := d.Invalidated(); then != nil {
+			all = append(all, then)
+		}
+	}
+	for _, then := range all {
+		then()
+	}
+}
+
 // Dependent is a stored answer that depends on handles.
 type Dependent interface {
-	// Invalidated is called when the answer has ended, without a lock, more than once if it depends on several handles.
-	Invalidated()
+	// Invalidated is called when the answer has ended, without a lock, more than once if it depends on several handles. It
+	// returns what follows, such as fetching the answer again, or nil. See End.
+	Invalidated() (then func())
 	// Stored reports whether the answer is still stored. It is called with the session locked, and locks nothing.
 	Stored() bool
 }
@@ -110,7 +124,7 @@ func (v *Voucher) Attach(d Dependent) {
 		ended = !h.attach(d) || ended
 	}
 	if ended {
-		d.Invalidated()
+		End([]Dependent{d})
 	}
 }
 

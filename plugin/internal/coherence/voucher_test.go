@@ -14,12 +14,14 @@ type entry struct {
 	gone        bool
 	mu          sync.Mutex
 	invalidated int
+	then        func() // what follows
 }
 
-func (e *entry) Invalidated() {
+func (e *entry) Invalidated() func() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.invalidated++
+	return e.then
 }
 
 func (e *entry) Stored() bool { return !e.gone }
@@ -245,19 +247,40 @@ func TestConcurrent(t *testing.T) {
 		vouchers[i] = s.Voucher([]uint64{uint64(i % 7), 100}) // #nosec G115 -- small
 		queue <- i
 		if i%3 == 0 {
-			for _, d := range s.Invalidate([]uint64{uint64(i % 7)}) { // #nosec G115 -- small
-				d.Invalidated()
-			}
+			End(s.Invalidate([]uint64{uint64(i % 7)})) // #nosec G115 -- small
 		}
 	}
 	close(queue)
 	wg.Wait()
-	for _, d := range s.Invalidate(nil) {
-		d.Invalidated()
-	}
+	End(s.Invalidate(nil))
 	for i := range entries {
 		if !vouchers[i].Ended() || entries[i].invalidated == 0 {
 			t.Fatalf("answer %d has not ended", i)
 		}
+	}
+}
+
+// TestEndTogether has answers that end together: all are removed before anything follows.
+func TestEndTogether(t *testing.T) {
+	s, _ := live(t)
+	var entries [5]*entry
+	followed := 0
+	for i := range entries {
+		entries[i] = &entry{}
+		if i != 2 {
+			entries[i].then = func() {
+				followed++
+				for _, e := range entries {
+					if e.invalidated != 1 {
+						t.Error("an answer is fetched again before all are removed")
+					}
+				}
+			}
+		}
+		s.Voucher([]uint64{uint64(i)}).Attach(entries[i])
+	}
+	End(s.Invalidate(nil))
+	if followed != 4 {
+		t.Errorf("%d calls, want 4", followed)
 	}
 }

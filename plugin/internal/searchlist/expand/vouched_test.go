@@ -182,9 +182,7 @@ func checkVouchedEntry(t *testing.T, e *answers.Entry, limit time.Duration, s *c
 	if p := e.Patch(now + limit/2); (p.Max != 0) != (limit != 0) || limit != 0 && (time.Duration(p.Max)*time.Second < limit/2-2*time.Second || time.Duration(p.Max)*time.Second > limit/2+time.Second) {
 		t.Errorf("TTLs are not above %d, half of the limit is %v", p.Max, limit/2)
 	}
-	for _, d := range s.Invalidate([]uint64{1}) {
-		d.Invalidated()
-	}
+	coherence.End(s.Invalidate([]uint64{1}))
 	if e.Fresh(now) {
 		t.Error("the answer is fresh after a part was invalidated")
 	}

@@ -1,0 +1,311 @@
+//go:build amd64 || arm64
+
+package kernel
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+const otherWeb = "w3b.shop.svc.cluster.local." // as long as web
+
+// stored stores an entry for a question of type A without offering it, and returns its key.
+func (b *bed) stored(name string, e *answers.Entry) (key []byte) {
+	b.Helper()
+	query := question(b, name, dns.TypeA, nil)
+	var q answers.Query
+	if !q.Parse(query) {
+		b.Fatalf("no query: %x", query)
+	}
+	key = b.keyspace.Key(make([]byte, 0, answers.MaxKey), query, &q)
+	b.store.Put(b.keyspace, key, e)
+	return key
+}
+
+// TestOtherPlace gives a question the place of another question's record, which the program may find while an element of the
+// map is used again: it does not answer with it.
+func TestOtherPlace(t *testing.T) {
+	b := newBed(t)
+	b.must(web, address(t, web, nil))
+	b.must(otherWeb, address(t, otherWeb, nil))
+	number := b.numbers[listener4]
+	keyFor := func(change func(*Question), listener int) answerKey {
+		q := Question{Name: answers.KeyName(b.stored(web, address(t, web, nil))), Type: dns.TypeA}
+		change(&q)
+		k, ok := keyOf(&q, listener)
+		if !ok {
+			t.Fatal("no key")
+		}
+		return k
+	}
+	b.must(web, address(t, web, nil))
+	own := keyFor(func(*Question) {}, number)
+	b.must(web, address(t, web, nil))
+	otherName := Question{Name: answers.KeyName(b.stored(otherWeb, address(t, otherWeb, nil))), Type: dns.TypeA}
+	b.must(otherWeb, address(t, otherWeb, nil))
+	otherNameKey, _ := keyOf(&otherName, number)
+	for name, of := range map[string]answerKey{
+		"another name":     otherNameKey,
+		"another listener": keyFor(func(*Question) {}, b.numbers[listener6]),
+	} {
+		b.must(web, address(t, web, nil))
+		b.must(otherWeb, address(t, otherWeb, nil))
+		var place answerPlace
+		if err := b.objects.Places.Lookup(&of, &place); err != nil {
+			t.Fatal(err)
+		}
+		if b.ask(web, nil) != redirected {
+			t.Fatal("no answer from its own record")
+		}
+		if err := b.objects.Places.Put(&own, &place); err != nil {
+			t.Fatal(err)
+		}
+		if b.ask(web, nil) == redirected || b.ask(strings.ToUpper(web), nil) == redirected {
+			t.Errorf("answered with the record of %s", name)
+		}
+	}
+	// The same record for another type, search list or flag.
+	for name, change := range map[string]func(*answerRecord){
+		"type":  func(r *answerRecord) { r.Type = bigEndian(dns.TypeAAAA) },
+		"flags": func(r *answerRecord) { r.KeyFlags = flagDO },
+		"list":  func(r *answerRecord) { r.List = 5 },
+	} {
+		b.must(web, address(t, web, nil))
+		b.mu.Lock()
+		change(b.byKey[own].memory)
+		b.mu.Unlock()
+		if b.ask(web, nil) == redirected {
+			t.Errorf("answered with the record of another key: %s", name)
+		}
+	}
+}
+
+// TestCountTakenBack counts between the two steps of the program that counts an answer and takes it back, since the record has
+// ended.
+func TestCountTakenBack(t *testing.T) {
+	b := newBed(t)
+	b.must(web, address(t, web, nil))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for r := range b.records {
+		counts := &r.memory.Counts[0]
+		atomic.AddUint64(counts, 1)
+		b.count(r)
+		atomic.AddUint64(counts, ^uint64(0))
+		b.count(r)
+		atomic.AddUint64(counts, 2)
+		b.count(r)
+	}
+	if got := b.counted.total(); got != 2*uint64(len(b.records)) {
+		t.Errorf("%d answers of %d records are counted, want 2 of each", got, len(b.records))
+	}
+}
+
+// TestLateOffer offers an entry that was replaced: the copy of its successor remains.
+func TestLateOffer(t *testing.T) {
+	b := newBed(t)
+	old, next := address(t, web, nil), address(t, web, nil)
+	b.stored(web, old)
+	key := b.stored(web, next)
+	for _, e := range []*answers.Entry{next, old} {
+		if err := b.offer(e, b.numbers[listener4], key, false); err != nil {
+			t.Fatal(err)
+		}
+		if b.ask(web, nil) != redirected {
+			t.Error("no answer")
+		}
+	}
+}
+
+// TestListenersOfReloads has more addresses and ports over time than the program can have at once.
+func TestListenersOfReloads(t *testing.T) {
+	b := newBed(t)
+	b.must(web, address(t, web, nil))
+	for i := range 100 {
+		address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{169, 254, 21, byte(i)}), uint16(1000+i))
+		n, err := b.Listen(address)
+		if err != nil {
+			t.Fatalf("address %d: %v", i, err)
+		}
+		b.SetLease(n, time.Now().Add(time.Hour))
+		b.Unlisten(n)
+		b.Unlisten(n)
+		if b.Leased(n) {
+			t.Errorf("address %d still has a lease", i)
+		}
+	}
+	if b.ask(web, nil) != redirected {
+		t.Error("an address that remains has no answers")
+	}
+	n := b.numbers[listener4]
+	b.Unlisten(n)
+	b.SetLease(n, time.Now().Add(time.Hour))
+	if b.ask(web, nil) == redirected {
+		t.Error("an address that was removed has answers")
+	}
+}
+
+// TestManyClients has more clients over time than there is room for: those that were not offered lately make room.
+func TestManyClients(t *testing.T) {
+	b := newBed(t)
+	lists := new(fixedLists)
+	lists.list.Store(3)
+	e := address(t, web, nil)
+	key := b.stored(web, e)
+	offer := func(i int) error {
+		o := Offer{
+			Entry: e, Listener: b.numbers[listener4], Counter: &b.counted, Client: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), Lists: lists,
+			Question: Question{Name: answers.KeyName(key), Type: dns.TypeA, List: 3},
+		}
+		return b.copy(&o, answers.Now())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range maxClients {
+		if err := offer(i); err != nil {
+			t.Fatalf("client %d: %v", i, err)
+		}
+	}
+	if offer(maxClients) == nil {
+		t.Error("room for more clients than the limit")
+	}
+	b.ticks += clientTicks - 1
+	if err := offer(7); err != nil {
+		t.Fatal(err)
+	}
+	b.ticks++
+	b.verifyClients(answers.Now())
+	if len(b.clients) != 1 {
+		t.Errorf("%d clients remain, want the one that was offered lately", len(b.clients))
+	}
+	if err := offer(maxClients); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRoom fills the arena with long answers: offers are refused while all are used, and copies that are not used make room for as
+// many as were refused.
+func TestRoom(t *testing.T) {
+	b := newBed(t)
+	close(b.ended) // the test has the ticks
+	b.done.Wait()
+	b.ended = make(chan struct{})
+	long := func(name string) *answers.Entry {
+		m := new(dns.Msg)
+		m.SetQuestion(name, dns.TypeA)
+		m.Response = true
+		for i := range 60 {
+			m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 3600}, A: []byte{10, 0, 0, byte(i)}})
+		}
+		e := &answers.Entry{AnyCase: true, Cached: true, Stored: answers.Now()}
+		e.Expires = e.Stored + time.Hour
+		if err := e.Fill(m); err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	b.store.SetBudget(64 << 20)
+	add := func(i int) error {
+		name := fmt.Sprintf("n%d.example.org.", i)
+		e := long(name)
+		return b.offer(e, b.numbers[listener4], b.stored(name, e), false)
+	}
+	copies := 0
+	for add(copies) == nil {
+		if copies++; copies > maxEntries {
+			t.Fatal("more copies than the limit")
+		}
+	}
+	const more = 100
+	refused := func() (n int) {
+		for i := range more {
+			if add(10000+i) != nil {
+				n++
+			}
+		}
+		return n
+	}
+	live := func() (n int) {
+		for r := range b.records {
+			if !r.over.Load() {
+				n++
+			}
+		}
+		return n
+	}
+	ticks := func(n int, used bool) {
+		for range n {
+			for r := range b.records {
+				if used {
+					r.memory.Counts[0]++
+				}
+			}
+			b.mu.Lock()
+			b.collect(answers.Now())
+			b.mu.Unlock()
+		}
+	}
+	ticks(idleTicks+1, true)
+	if n := refused(); n != more {
+		t.Errorf("%d of %d offers are refused while all copies are used", n, more)
+	}
+	ticks(idleTicks, false) // the refused offers of the first of these ticks are forgotten
+	if n := live(); n != copies {
+		t.Errorf("%d of %d copies remain without further offers", n, copies)
+	}
+	refused()
+	ticks(1, false)
+	if n := copies - live(); n < more/2 || n > 2*more {
+		t.Errorf("%d copies make room for %d", n, more)
+	}
+	ticks(graceTicks+1, false)
+	if n := refused(); n > more/10 {
+		t.Errorf("%d of %d offers are refused after others have made room", n, more)
+	}
+}
+
+// TestSmallBudget has a budget that the maps would consume.
+func TestSmallBudget(t *testing.T) {
+	requireRoot(t)
+	store := answers.NewStore(Bytes + Bytes/2)
+	if table, err := NewTable(store); err == nil {
+		t.Error("the maps have more than half of the budget")
+		if err := table.Close(); err != nil {
+			t.Error(err)
+		}
+	} else if !strings.Contains(err.Error(), "budget") {
+		t.Error(err)
+	}
+	if store.Bytes() != 0 {
+		t.Errorf("%d bytes are reserved", store.Bytes())
+	}
+}
+
+// TestBudget counts the memory of the maps and of copies in the budget, and no longer after they end.
+func TestBudget(t *testing.T) {
+	b := newBed(t)
+	e := address(t, web, nil)
+	key := b.stored(web, e)
+	before := b.store.Bytes()
+	if err := b.offer(e, b.numbers[listener4], key, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.store.Bytes() - before; got != copyBytes {
+		t.Errorf("%d bytes are reserved for a copy, want %d", got, copyBytes)
+	}
+	b.closed = true
+	if err := b.Table.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := before - b.store.Bytes(); got != Bytes {
+		t.Errorf("%d bytes are given back, want %d", got, Bytes)
+	}
+}

@@ -1,0 +1,141 @@
+//go:build amd64 || arm64
+
+package fastpath
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/leases"
+	netns "github.com/nearside-dns/nearside/test/namespace"
+)
+
+// kernelBed has a kernelAnswers with listeners, in a network namespace.
+type kernelBed struct {
+	*testing.T
+	*kernelAnswers
+}
+
+func newKernelBed(t *testing.T) *kernelBed {
+	b := &kernelBed{t, &kernelAnswers{listeners: map[*listener]struct{}{}}}
+	t.Cleanup(b.close)
+	return b
+}
+
+// listen serves an address, the i-th, with an option kernel.
+func (b *kernelBed) listen(l *listener, i int, kernel, forced bool) *listener {
+	b.Helper()
+	if l == nil {
+		l = &listener{address: fmt.Sprintf("dns://169.254.20.%d:%d", i, 5300+i)}
+	}
+	blk := &block.Block{Kernel: kernel}
+	l.server.Store(&server{kernelForced: forced, blocks: map[string]*servedBlock{".": {Block: blk}}})
+	b.serve(l)
+	return l
+}
+
+// TestKernelReload changes the option of listeners, closes some, and opens others.
+func TestKernelReload(t *testing.T) {
+	if !netns.Inside(t) {
+		return
+	}
+	b := newKernelBed(t)
+	one, two := b.listen(nil, 1, true, false), b.listen(nil, 2, true, false)
+	table, interfaces := b.table, b.interfaces
+	if table == nil || one.kernel.Load() == nil || two.kernel.Load() == nil {
+		t.Fatal("no answers in the kernel")
+	}
+	epoch := one.kernel.Load().epoch
+	if b.listen(one, 1, true, false); one.kernel.Load().epoch == epoch || b.table != table || b.interfaces != interfaces {
+		t.Error("after the same again: the same epoch, or another table")
+	}
+	if b.listen(two, 2, false, false); two.kernel.Load() != nil || one.kernel.Load() == nil {
+		t.Error("off for one listener")
+	}
+	b.listen(one, 1, true, true)
+	if b.interfaces == interfaces || b.table != table || one.kernel.Load().interfaces != b.interfaces {
+		t.Error("forced: the interfaces are those without force, or another table")
+	}
+	for i := range 100 { // more addresses and ports over time than the program can have
+		l := b.listen(nil, 10+i, true, true)
+		if l.kernel.Load() == nil {
+			t.Fatalf("address %d has no answers in the kernel", i)
+		}
+		b.remove([]*listener{l})
+	}
+	// The next configuration's listener of an address is there before the earlier one closes.
+	again := b.listen(&listener{address: one.address}, 1, true, true)
+	b.remove([]*listener{one})
+	address, _ := ownAddress(again.address)
+	b.setLease(address, time.Now().Add(time.Hour))
+	if k := again.kernel.Load(); k == nil || !k.table.Leased(k.number) {
+		t.Error("the next listener of the address has no answers")
+	}
+	b.remove([]*listener{again})
+	if b.table != nil || again.kernel.Load() != nil {
+		t.Error("the program remains without a listener")
+	}
+}
+
+// TestKernelFails has a reload that fails: the answers end, leases may be renewed, and the next reload succeeds.
+func TestKernelFails(t *testing.T) {
+	if !netns.Inside(t) {
+		return
+	}
+	b := newKernelBed(t)
+	l := b.listen(nil, 1, true, false)
+	address, _ := ownAddress(l.address)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	few := limit
+	few.Cur = uint64(len(open)) - 4
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	b.listen(l, 1, true, true)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if b.table != nil || l.kernel.Load() != nil || kernelMetrics.sources.Load() != nil || len(b.listeners) > 0 {
+		t.Error("something of the program remains")
+	}
+	leases.Process.Renew(address, time.Now().Add(time.Second))
+	leases.Process.Release(address)
+	if b.listen(l, 1, true, true); l.kernel.Load() == nil {
+		t.Error("no answers after the next reload")
+	}
+}
+
+// switchingSearches has one list at the first call of ListOf, and another one from the second call on.
+type switchingSearches struct{ calls int }
+
+func (s *switchingSearches) Search(netip.Addr, []byte) block.Search { return block.Search{} }
+
+func (s *switchingSearches) ListOf(netip.Addr) uint32 {
+	s.calls++
+	return uint32(min(s.calls, 2)) // #nosec G115 -- small
+}
+
+// TestListFor has search lists that change between the look-up of an entry and its offer.
+func TestListFor(t *testing.T) {
+	client := netip.MustParseAddr("10.244.1.2")
+	if _, ok := listFor(&switchingSearches{}, client, nil, &answers.Entry{}); ok {
+		t.Error("a list that has changed is accepted")
+	}
+	if list, ok := listFor(&switchingSearches{calls: 2}, client, nil, &answers.Entry{}); !ok || list != 2 {
+		t.Errorf("list %d, %t", list, ok)
+	}
+}
