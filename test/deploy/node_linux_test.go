@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -39,7 +40,8 @@ type node struct {
 	bed       *netns.Bed
 	container corev1.Container
 	template  string // of the Corefile
-	api       string // the URL of the API server
+	api       *kubeapi.Server
+	mounted   string // the file with the template, of the process that was started last
 }
 
 // newNode makes a node with cluster DNS and a resolver behind it, and an API server.
@@ -50,8 +52,8 @@ func newNode(t *testing.T, all objects) *node {
 	serve(t, n.bed.Upstream, clusterDNS, ofCluster)
 	serve(t, n.bed.Upstream, resolver, ofResolver)
 	n.bed.Node.Etc(t, "resolv.conf", "nameserver "+resolver+"\n")
-	n.api = cluster(t).URL()
-	n.bed.Node.Forward(t, strings.TrimPrefix(n.api, "http://"))
+	n.api = cluster(t)
+	n.bed.Node.Forward(t, strings.TrimPrefix(n.api.URL(), "http://"))
 	set := find[*appsv1.DaemonSet](t, all, "DaemonSet nodecache")
 	n.container = set.Spec.Template.Spec.Containers[0]
 	n.template = find[*corev1.ConfigMap](t, all, "ConfigMap nodecache").Data["Corefile.base"]
@@ -86,16 +88,13 @@ func serve(t *testing.T, n *netns.Namespace, at, address string) {
 func (n *node) start(t *testing.T) *netns.Process {
 	t.Helper()
 	folder := t.TempDir()
-	base := filepath.Join(folder, "Corefile.base")
-	text := pods.ReplaceAllString(n.template, "$1 {\n        endpoint "+n.api+"\n    }\n")
-	if err := os.WriteFile(base, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	n.mounted = filepath.Join(folder, "Corefile.base")
+	n.mount(t)
 	capabilities := "-all"
 	for _, c := range n.container.SecurityContext.Capabilities.Add {
 		capabilities += ",+" + strings.ToLower(string(c))
 	}
-	args := []string{"--bounding-set", capabilities, "--inh-caps", "-all", "--no-new-privs", program(t, "nodecache"), "-basecorefile", base}
+	args := []string{"--bounding-set", capabilities, "--inh-caps", "-all", "--no-new-privs", program(t, "nodecache"), "-basecorefile", n.mounted}
 	variables := regexp.MustCompile(`\$\([A-Z0-9_]+_SERVICE_HOST\)`)
 	for _, a := range n.container.Args {
 		a = variables.ReplaceAllString(a, kubeDNS) // as the kubelet does
@@ -116,6 +115,15 @@ func (n *node) start(t *testing.T) *netns.Process {
 		}
 	}
 	return n.bed.Node.StartWith(t, environment, "setpriv", args...)
+}
+
+// mount writes the template.
+func (n *node) mount(t *testing.T) {
+	t.Helper()
+	text := pods.ReplaceAllString(n.template, "$1 {\n        endpoint "+n.api.URL()+"\n    }\n")
+	if err := os.WriteFile(n.mounted, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // addresses are the node-local addresses that pods use.

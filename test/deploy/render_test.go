@@ -197,6 +197,8 @@ var variants = map[string]string{
 	"upstreams over TLS":          "clusterdns: {upstreams: [\"tls://192.0.2.53%dns.example.org\", \"192.0.2.54:5353\"]}",
 	"own Corefiles":               ownCorefiles,
 	"cilium with a clusterset":    "proxyMode: cilium\nmulticluster: {zones: [clusterset.local]}",
+	"kernel":                      "nodecache: {kernel: on}",
+	"kernel forced":               "nodecache: {kernel: force}",
 }
 
 // everyValue sets the values that the other variants do not set.

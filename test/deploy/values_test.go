@@ -58,6 +58,8 @@ func TestInvalidValues(t *testing.T) {
 		{"label that selects", "clusterdns: {podLabels: {k8s-app: other}}", "invalid propertyName 'k8s-app'"},
 		{"nothing", "clusterdns: {enabled: false}\nnodecache: {enabled: false}", "there is nothing to install"},
 		{"autopath without the node", "nodecache: {nodeName: false}", "nodecache.autopath needs nodecache.nodeName"},
+		{"kernel", "nodecache: {kernel: auto}", "at '/nodecache/kernel': value must be one of 'off', 'on', 'force', false, true"},
+		{"kernel with Cilium", "proxyMode: cilium\nnodecache: {kernel: on}", "nodecache.kernel is invalid with proxyMode cilium"},
 		{"second address with IPVS", "proxyMode: ipvs\nnodecache: {secondServiceIP: \"fd00:96::a\"}", "nodecache.secondServiceIP is invalid with proxyMode ipvs"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -46,8 +46,15 @@
 {{- end }}
 {{ end -}}
 
+{{/* The option kernel of nodecache: off, on or force. YAML reads on and off without quotes as booleans. */}}
+{{- define "nearside.nodecache.kernel" -}}
+{{- $value := toString .Values.nodecache.kernel -}}
+{{ get (dict "true" "on" "false" "off") $value | default $value }}
+{{- end -}}
+
 {{/* The template of nodecache's Corefile. */}}
 {{- define "nearside.nodecache.corefile" -}}
+{{- $kernel := include "nearside.nodecache.kernel" . -}}
 {{- $bound := ne .Values.proxyMode "cilium" -}}
 {{- $address := ternary "__PILLAR__LOCAL__DNS__" "" $bound -}}
 {{ .Values.clusterDomain }}:53 {
@@ -68,6 +75,11 @@
     {{- if $bound }}
     bind __PILLAR__LOCAL__DNS__
     {{- end }}
+    {{- if ne $kernel "off" }}
+    fastpath {
+        kernel {{ $kernel }}
+    }
+    {{- end }}
     forward . __PILLAR__CLUSTER__DNS__ {
         force_tcp
         {{- if .Values.coherent }}
@@ -85,6 +97,11 @@
     {{- if $bound }}
     bind __PILLAR__LOCAL__DNS__
     {{- end }}
+    {{- if ne $kernel "off" }}
+    fastpath {
+        kernel {{ $kernel }}
+    }
+    {{- end }}
     forward . __PILLAR__CLUSTER__DNS__ {
         force_tcp
         {{- if $.Values.coherent }}
@@ -101,6 +118,11 @@
     loop
     {{- if $bound }}
     bind __PILLAR__LOCAL__DNS__
+    {{- end }}
+    {{- if ne $kernel "off" }}
+    fastpath {
+        kernel {{ $kernel }}
+    }
     {{- end }}
     forward . __PILLAR__UPSTREAM__SERVERS__
     prometheus :9253
