@@ -397,23 +397,50 @@ func TestMutations(t *testing.T) {
 			if !mutateMessage {
 				mutate(r, frame)
 			}
-			result, out := b.run(slices.Clone(frame))
-			if result == passedOn && !bytes.Equal(out, frame) {
-				t.Fatalf("passed on\n%x as\n%x", frame, out)
-			}
-			if result == passedOn {
+			if b.judge(t, frame) {
+				answered++
+			} else {
 				passed++
-				continue
-			}
-			answered++
-			if !receivable(frame) {
-				t.Fatalf("answered %x, which no socket would receive", frame)
 			}
 		}
 	})
 	if property.Fixed() && (answered < 100 || passed < 1000) {
 		t.Errorf("%d answered, %d passed on", answered, passed)
 	}
+}
+
+// judge runs the program on a frame, and reports whether it was answered. It fails for a frame that passes with a change, and for an
+// answer to a frame that no socket would receive.
+func (b *bed) judge(t *testing.T, frame []byte) (answered bool) {
+	t.Helper()
+	result, out := b.run(slices.Clone(frame))
+	switch {
+	case result == passedOn && !bytes.Equal(out, frame):
+		t.Fatalf("passed on\n%x as\n%x", frame, out)
+	case result != passedOn && !receivable(frame):
+		t.Fatalf("answered %x, which no socket would receive", frame)
+	}
+	return result != passedOn
+}
+
+// FuzzFrame runs the program on any frame.
+func FuzzFrame(f *testing.F) {
+	b := newBed(f)
+	b.must(web, address(f, web, nil))
+	for _, d := range []*datagram{
+		{from: from, to: listener4, message: question(f, web, dns.TypeA, nil)},
+		{from: from, to: listener4, partial: true, message: question(f, web, dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })},
+		{from: netip.MustParseAddrPort("[fd00:10::7]:40001"), to: listener6, message: question(f, web, dns.TypeA, nil)},
+	} {
+		f.Add(d.frame())
+	}
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		if len(frame) <= etherLen || len(frame) > 1500 {
+			return // the kernel runs programs on frames with a packet only
+		}
+		b.TB = t
+		b.judge(t, frame)
+	})
 }
 
 // mutate changes one to three bytes.
@@ -428,6 +455,9 @@ func receivable(f []byte) bool {
 	head, address := etherLen+20, 4
 	if f[12] == 0x86 {
 		head, address = etherLen+40, 16
+	}
+	if len(f) < head+8+answers.HeaderLen {
+		return false
 	}
 	if address == 4 && folded(0, f[etherLen:head]) != 0xffff {
 		return false
