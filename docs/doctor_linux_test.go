@@ -49,11 +49,17 @@ func notExplained(checks []string, patterns []*regexp.Regexp) (all []string) {
 // TestChecksOfDoctor checks that the page explains every line that nodecache doctor prints on a machine without nodecache.
 // Its queries go to loopback addresses only.
 func TestChecksOfDoctor(t *testing.T) {
-	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(conf, []byte("nameserver 127.0.0.1\n"), 0o600); err != nil {
-		t.Fatal(err)
+	folder := t.TempDir()
+	conf, corefile := filepath.Join(folder, "resolv.conf"), filepath.Join(folder, "Corefile")
+	for path, text := range map[string]string{
+		conf:     "nameserver 127.0.0.1\n",
+		corefile: ".:1 {\n fastpath {\n  kernel on\n }\n prometheus 127.0.0.1:1\n}\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	cmd := exec.Command(daemon.Build(t, "nodecache"), "doctor", "-o", "json", "-localip", "127.0.0.98,::1", "-dns.port", "1",
+	cmd := exec.Command(daemon.Build(t, "nodecache"), "doctor", "-o", "json", "-localip", "127.0.0.98,::1", "-dns.port", "1", "-conf", corefile,
 		"-clusterdns", "127.0.0.1:1", "-upstream", "127.0.0.1:1", "-health-port", "1", "-resolvconf", conf)
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {

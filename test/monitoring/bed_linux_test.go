@@ -22,6 +22,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kubeapi"
+	"github.com/nearside-dns/nearside/test/namespace"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -131,6 +132,9 @@ const nodeTemplate = `cluster.local:53 {
     reload
     loop
     bind ` + local + ` ` + kubeDNS + `
+    fastpath {
+        kernel on
+    }
     forward . __PILLAR__CLUSTER__DNS__ {
         force_tcp
         coherent
@@ -154,6 +158,9 @@ ap.k8s.io:53 {
     reload
     loop
     bind ` + local + ` ` + kubeDNS + `
+    fastpath {
+        kernel on
+    }
     forward . __PILLAR__UPSTREAM__SERVERS__ {
         force_tcp
         fallback udp
@@ -190,6 +197,11 @@ func (b *bed) startNodecache(t *testing.T) {
 		}
 		return nil
 	})
+	if samples, err := b.scrape(nodecache); err != nil {
+		t.Fatal(err)
+	} else if samples.Sum("nearside_kernel_interfaces", "state", "attached") == 0 {
+		namespace.Lacking(t, "a kernel that permits the program for answers in the kernel")
+	}
 }
 
 // objects are a cluster with a few Services, the node and its pods.

@@ -78,6 +78,23 @@ func (e exported) lacks(s selector, documented map[string]bool) (all []string) {
 	return all
 }
 
+// configuration is the page with all metrics.
+const configuration = "../../docs/configuration.md"
+
+// undocumented returns the metrics of nearside and CoreDNS that a page does not have.
+func (e exported) undocumented(page string) (all []string) {
+	listed := regexp.MustCompile(`\b(?:coredns|nearside)_\w+`).FindAllString(page, -1)
+	for name := range e {
+		family := regexp.MustCompile(`_(?:bucket|sum|count)$`).ReplaceAllString(name, "") // of a histogram
+		isOwn := strings.HasPrefix(name, "coredns_") || strings.HasPrefix(name, "nearside_")
+		if isOwn && !slices.Contains(listed, name) && !slices.Contains(listed, family) {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
 // documentedValues are the words in backticks in the plugins' READMEs about metrics.
 func documentedValues(t *testing.T) map[string]bool {
 	t.Helper()
@@ -101,6 +118,16 @@ func documentedValues(t *testing.T) map[string]bool {
 		t.Fatal("the README of fastpath no longer has the reasons of dropped queries")
 	}
 	return all
+}
+
+// TestUndocumented asserts that metrics without documentation are found.
+func TestUndocumented(t *testing.T) {
+	e := exported{}
+	e.read("nearside_a_total 1\nnearside_b_seconds_bucket{le=\"1\"} 1\nnearside_b_seconds_count 1\nnearside_c 1\ncoredns_d_total{x=\"y\"} 1\ngo_e 1\n")
+	got := e.undocumented("* `nearside_a_total` - text\n* `nearside_b_seconds{x}` - text\n* `nearside_cc`\n")
+	if want := []string{"coredns_d_total", "nearside_c"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
 }
 
 // TestMissingMetrics asserts that missing metrics are found.

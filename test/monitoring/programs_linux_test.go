@@ -87,6 +87,17 @@ func TestPrograms(t *testing.T) {
 			}
 		})
 	}
+	t.Run("documents", func(t *testing.T) {
+		page, err := os.ReadFile(configuration)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, program := range []string{nodecache, clusterdns} {
+			for _, name := range all[program].undocumented(string(page)) {
+				t.Errorf("%s exports %s, which is not in %s", program, name, configuration)
+			}
+		}
+	})
 	t.Run("rules", func(t *testing.T) {
 		for _, r := range alerts(t) {
 			// Prometheus reports here what it can't match, such as several series on both sides.
@@ -212,6 +223,7 @@ func (b *bed) traffic(t *testing.T) {
 	})
 	b.counted(t, clusterdns, "coredns_kubernetes_dns_programming_duration_seconds_count")
 	b.counted(t, nodecache, "nearside_forward_fallbacks_total", "reason", "udp")
+	b.counted(t, nodecache, "nearside_kernel_answered_total")
 }
 
 // trouble causes failures of a node: resolvers that do not reply, a server that hangs, rules that another program

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ func startResolver(t *testing.T, in *netns.Namespace) *resolverServer {
 	t.Helper()
 	r := &resolverServer{}
 	var servers []*dns.Server
+	var listener net.Listener
 	if err := in.Do(func() error {
 		for _, address := range []string{resolver, udpOnly} {
 			packets, err := net.ListenPacket("udp", address+":53")
@@ -37,8 +39,8 @@ func startResolver(t *testing.T, in *netns.Namespace) *resolverServer {
 			}
 			servers = append(servers, &dns.Server{PacketConn: packets, Handler: r})
 		}
-		listener, err := net.Listen("tcp", resolver+":53")
-		servers = append(servers, &dns.Server{Listener: listener, Handler: r})
+		var err error
+		listener, err = net.Listen("tcp", resolver+":53")
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -55,18 +57,67 @@ func startResolver(t *testing.T, in *netns.Namespace) *resolverServer {
 			}
 		})
 	}
+	accepting := make(chan struct{})
+	go func() {
+		defer close(accepting)
+		r.accept(listener)
+	}()
+	t.Cleanup(func() {
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+		<-accepting
+	})
 	return r
 }
 
-// ServeDNS implements dns.Handler. Names that begin with "short" have a TTL of a second; an answer to another question
-// precedes the answer to a name that begins with "wrong".
-func (r *resolverServer) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
-	if !r.down.Load() {
-		go answerLate(w, query) // the next query on the connection does not wait for it
+// accept serves the connections of a listener until that is closed.
+func (r *resolverServer) accept(listener net.Listener) {
+	for {
+		connection, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go r.serve(&dns.Conn{Conn: connection})
 	}
 }
 
-func answerLate(w dns.ResponseWriter, query *dns.Msg) {
+// Limits of a connection over TCP, as those of dns.Server. That closes a connection while handlers use it, if they do not end with
+// ServeDNS.
+const (
+	maxQueries = 128
+	maxIdle    = 8 * time.Second
+)
+
+// serve answers the queries of a connection over TCP, and closes it.
+func (r *resolverServer) serve(connection *dns.Conn) {
+	var answers sync.WaitGroup
+	for range maxQueries {
+		if connection.SetReadDeadline(time.Now().Add(maxIdle)) != nil {
+			break
+		}
+		query, err := connection.ReadMsg()
+		if err != nil {
+			break
+		}
+		if !r.down.Load() {
+			answers.Go(func() { answerLate(connection, query) })
+		}
+	}
+	answers.Wait()
+	_ = connection.Close() // the client may have closed it
+}
+
+// ServeDNS implements dns.Handler, for queries over UDP.
+func (r *resolverServer) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
+	if !r.down.Load() {
+		go answerLate(w, query) // the next query does not wait for it
+	}
+}
+
+// answerLate answers a query by a connection or a response writer. Names that begin with "short" have a TTL of a second; an answer
+// to another question precedes the answer to a name that begins with "wrong".
+func answerLate(w interface{ WriteMsg(*dns.Msg) error }, query *dns.Msg) {
 	time.Sleep(rand.N(delay))
 	name := query.Question[0].Name
 	reply := new(dns.Msg).SetReply(query)

@@ -16,9 +16,12 @@ import (
 
 const withoutTables = `use a kernel with nftables, or "backend iptables", which has no lease`
 
+// feature is a part of the kernel.
+type feature struct{ module, symbol, without string }
+
 // features are the parts of the kernel that nodecache uses: a module, or built in. A function of it, its symbol, is in
 // /proc/kallsyms, which is often all that a container sees. A bridge replaces a missing dummy interface.
-var features = []struct{ module, symbol, without string }{
+var features = []feature{
 	{"nf_tables", "nft_do_chain", withoutTables},
 	{"nf_conntrack", "nf_conntrack_in", withoutTables},
 	{"nft_ct", "nft_notrack_eval", withoutTables},
@@ -32,7 +35,7 @@ var features = []struct{ module, symbol, without string }{
 // checkFeatures reports the features that the kernel lacks, as far as its modules and symbols show. It loads no module.
 func (n *node) checkFeatures(context.Context) []Line {
 	present, complete := n.kernelModules()
-	symbols, err := n.kernelSymbols()
+	symbols, err := n.kernelSymbols("br_dev_xmit")
 	if slices.Contains(present, "bridge") || symbols["br_dev_xmit"] {
 		present = append(present, "dummy")
 	}
@@ -80,9 +83,9 @@ func (n *node) kernelModules() (names []string, complete bool) {
 	return names, builtin == nil && loadable == nil
 }
 
-// kernelSymbols returns those of features that the running kernel has. A compiler may have added a suffix such as .cold.
-func (n *node) kernelSymbols() (map[string]bool, error) {
-	names := []string{"br_dev_xmit"}
+// kernelSymbols returns those of features, and of other names, that the running kernel has. A compiler may have added a suffix such
+// as .cold.
+func (n *node) kernelSymbols(names ...string) (map[string]bool, error) {
 	for _, f := range features {
 		names = append(names, f.symbol)
 	}

@@ -14,19 +14,26 @@ import (
 // The first kernel whose inet tables have chains of the types route and nat, which the rules use.
 const minMajor, minMinor = 5, 2
 
+// release returns the release of the kernel, and its number, 0 if that cannot be read.
+func (n *node) release() (text string, major, minor int, err error) {
+	words, err := n.proc.SysctlStrings("kernel.osrelease")
+	text = strings.Join(words, " ")
+	if _, err := fmt.Sscanf(text, "%d.%d", &major, &minor); err != nil {
+		major, minor = 0, 0
+	}
+	return text, major, minor, err
+}
+
 // checkKernel reports the release of the kernel.
 func (n *node) checkKernel(context.Context) []Line {
 	const name = "kernel release"
-	words, err := n.proc.SysctlStrings("kernel.osrelease")
-	if err != nil {
+	release, major, minor, err := n.release()
+	switch {
+	case err != nil:
 		return skipped(name, err)
-	}
-	release := strings.Join(words, " ")
-	var major, minor int
-	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+	case major == 0:
 		return one(name, release, Skip, "its number cannot be read; the rules need 5.2 or later")
-	}
-	if major < minMajor || major == minMajor && minor < minMinor {
+	case major < minMajor || major == minMajor && minor < minMinor:
 		return one(name, release, Warn, `the nftables rules need 5.2 or later: update it, or use "backend iptables"`)
 	}
 	return one(name, release, OK, "")

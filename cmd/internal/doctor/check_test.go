@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/plugin/fastpath/kernel"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
@@ -40,6 +41,7 @@ type machine struct {
 	findings  []firewall.Finding
 	unread    error // of the packet filters, and of kube-proxy's rules
 	proxied   []netip.Addr
+	obstacles []kernel.Obstacle
 }
 
 func (m machine) node(t *testing.T) *node {
@@ -63,6 +65,7 @@ func (m machine) node(t *testing.T) *node {
 	n.leases = func(string) (map[netip.Addr]time.Duration, error) { return m.leases, nil }
 	n.firewall = func(context.Context, []firewall.Packet) ([]firewall.Finding, error) { return m.findings, m.unread }
 	n.predecessors = func() ([]rules.PredecessorRule, error) { return m.iptables, m.legacyErr }
+	n.obstacles = func() ([]kernel.Obstacle, error) { return m.obstacles, m.unread }
 	return n
 }
 

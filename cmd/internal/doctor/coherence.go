@@ -41,11 +41,11 @@ func (f families) value(name string, labels map[string]string) (sum float64, fou
 	return sum, found
 }
 
-// byLabel returns the values that are not zero of a counter with all of some labels, by the value of another label.
+// byLabel returns the values that are not zero of a gauge or counter with all of some labels, by the value of another label.
 func (f families) byLabel(name string, labels map[string]string, label string) map[string]float64 {
 	all := map[string]float64{}
 	for _, m := range f[name].GetMetric() {
-		if n := m.GetCounter().GetValue(); n > 0 && hasLabels(m, labels) {
+		if n := m.GetGauge().GetValue() + m.GetCounter().GetValue(); n > 0 && hasLabels(m, labels) {
 			all[labelOf(m, label)] += n
 		}
 	}

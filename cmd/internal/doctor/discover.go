@@ -38,6 +38,7 @@ type setup struct {
 	coherent       []netip.AddrPort // servers of forward with the option coherent
 	metrics        netip.AddrPort   // endpoint of nodecache's metrics
 	clusterMetrics netip.AddrPort   // and of those of cluster DNS; both may be unknown
+	kernel         string           // option kernel of fastpath: "on" or "force", else ""
 }
 
 const (
@@ -207,6 +208,7 @@ func (s *setup) readCorefile(path string, o options) error {
 		}
 		upstreams = append(upstreams, s.readForward(block, o)...)
 		s.readCoherent(block)
+		s.readKernel(block)
 	}
 	s.corefile = true
 	if len(s.addresses) == 0 {
@@ -353,6 +355,18 @@ func (s *setup) readCoherent(block caddyfile.ServerBlock) {
 			address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 		}
 		s.metrics = netip.AddrPortFrom(address, uint16(number))
+	}
+}
+
+// readKernel reads the option kernel of the directive fastpath. The kernel answers, and answers in spite of policy engines, if one
+// server block has it so.
+func (s *setup) readKernel(block caddyfile.ServerBlock) {
+	for _, d := range directives(block, "fastpath") {
+		for _, words := range d.options {
+			if len(words) == 2 && words[0] == "kernel" && (words[1] == "force" || words[1] == "on" && s.kernel == "") {
+				s.kernel = words[1]
+			}
+		}
 	}
 }
 

@@ -192,6 +192,24 @@ func TestDiscoverCoherence(t *testing.T) {
 	}
 }
 
+func TestDiscoverKernel(t *testing.T) {
+	for _, c := range []struct{ name, corefile, want string }{
+		{"no directive", stockCorefile, ""},
+		{"no option", ".:53 {\n fastpath {\n  max_concurrent 9\n }\n}\n", ""},
+		{"off", ".:53 {\n fastpath {\n  kernel off\n }\n}\n", ""},
+		{"on in one block", "a:53 {\n fastpath\n}\nb:53 {\n fastpath on {\n  kernel on\n }\n}\nc:53 {\n fastpath {\n  kernel off\n }\n}\n", "on"},
+		{"forced in one block", "a:53 {\n fastpath {\n  kernel force\n }\n}\nb:53 {\n fastpath {\n  kernel on\n }\n}\n", "force"},
+		{"an option of another directive", ".:53 {\n other {\n  kernel on\n }\n}\n", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(tree(t, map[string]string{"Corefile": c.corefile}), "Corefile")
+			if s := discover(options{conf: path, domain: "cluster.local."}, open(t, nil), nil); s.kernel != c.want || !s.corefile {
+				t.Errorf("got %q, read %t; want %q", s.kernel, s.corefile, c.want)
+			}
+		})
+	}
+}
+
 func TestDiscoverUnreadable(t *testing.T) {
 	for name, corefile := range map[string]string{"missing": "", "broken": ".:53 {\n nodelocal {\n"} {
 		t.Run(name, func(t *testing.T) {

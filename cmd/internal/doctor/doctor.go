@@ -76,6 +76,7 @@ var state = []check{
 	{"kube-proxy", (*node).checkProxy},
 	{"sysctl", (*node).checkSysctls},
 	{"resolvers", (*node).checkResolvers},
+	{"kernel answers", (*node).checkKernelAnswers},
 }
 
 // probes are the checks that send queries. They run after the others, which would use the processor while
@@ -86,6 +87,7 @@ var probes = []check{
 	{"health", (*node).probeHealth},
 	{"queries to cluster DNS", (*node).probeCluster},
 	{"coherence", (*node).probeCoherence},
+	{"kernel answers interfaces", (*node).probeKernelAnswers},
 	{"queries to upstreams", (*node).probeUpstreams},
 }
 

@@ -260,3 +260,20 @@ add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`)
 	namespace.Run(t, "iptables-legacy", "-A", "INPUT", "-j", "REJECT")
 	expect(t, doctor(t, 1, args...), `fail | rules of others | iptables-legacy, chain ip filter INPUT, rule "-A INPUT -j REJECT --reject-with icmp-port-unreachable" rejects: UDP and TCP to 169.254.20.10`)
 }
+
+// TestNamespaceKernelAnswers has obstacles of answers in the kernel, which doctor finds in the network namespace.
+func TestNamespaceKernelAnswers(t *testing.T) {
+	if !namespace.Inside(t) {
+		return
+	}
+	conf := filepath.Join(tree(t, map[string]string{"Corefile": ".:53 {\n fastpath {\n  kernel on\n }\n prometheus 127.0.0.1:1\n}\n"}), "Corefile")
+	args := []string{"-localip", "169.254.20.10", "-conf", conf, "-timeout", "20s"} // other tests may use nftables at the same time
+	expect(t, doctor(t, 1, args...),
+		"ok | kernel answers obstacles | none",
+		"skip | kernel answers interfaces | metrics of nodecache at 127.0.0.1:1: connection refused")
+	namespace.Run(t, "nft", "add table ip filter; add chain ip filter cali-FORWARD")
+	namespace.Run(t, "ip", "link", "set", "lo", "mtu", "1000")
+	expect(t, doctor(t, 1, args...),
+		"warn | kernel answers obstacles | Calico (chain cali-FORWARD of table ip filter)",
+		"warn | kernel answers obstacles | lo: its MTU is below 1280")
+}

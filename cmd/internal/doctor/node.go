@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/plugin/fastpath/kernel"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
@@ -42,10 +43,13 @@ type node struct {
 
 	leases   func(iface string) (map[netip.Addr]time.Duration, error)
 	firewall func(context.Context, []firewall.Packet) ([]firewall.Finding, error)
+
+	// obstacles returns why the kernel may not answer at interfaces of pods.
+	obstacles func() ([]kernel.Obstacle, error)
 }
 
 func newNode(o options, fs proc.FS, environment []string) *node {
-	n := &node{options: o, proc: fs, modules: "/lib/modules", instances: nodelocal.Instances, tablesLoaded: rules.TablesLoaded}
+	n := &node{options: o, proc: fs, modules: "/lib/modules", instances: nodelocal.Instances, tablesLoaded: rules.TablesLoaded, obstacles: kernel.Obstacles}
 	n.leases = func(iface string) (map[netip.Addr]time.Duration, error) {
 		return rules.Steady(func() (map[netip.Addr]time.Duration, error) { return rules.Leased(iface) })
 	}
