@@ -23,11 +23,11 @@ type kernelAnswers struct {
 	mu         sync.Mutex
 	table      *kernel.Table // nil while no block has the option, and if it cannot be loaded
 	interfaces *kernel.Interfaces
-	forced     bool   // the interfaces are those of option force
-	failure    string // the last logged reason for not loading
-	unfollow   func() // ends setLease; nil before the first listener
-	listeners  map[*listener]struct{}
-	numbers    sync.Map // netip.AddrPort -> int, the number of the listener in the table
+	forced     bool                   // the interfaces are those of option force
+	failure    string                 // the last logged reason for not loading
+	unfollow   func()                 // ends setLease; nil before the first listener
+	listeners  map[*listener]struct{} // whose servers have the option
+	numbers    sync.Map               // netip.AddrPort -> int, the number of the listener in the table
 }
 
 var inKernel = kernelAnswers{listeners: map[*listener]struct{}{}}
@@ -62,8 +62,10 @@ func (k *kernelAnswers) serve(l *listener) {
 		k.unlisten(l, old)
 		return
 	}
+	k.listeners[l] = struct{}{}
 	if err := k.open(s.kernelForced); err != nil {
 		k.shut()
+		kernelMetrics.loaded(false)
 		if reason := err.Error(); reason != k.failure {
 			log.Errorf("The kernel answers no queries: %v", err)
 			k.failure = reason
@@ -77,7 +79,6 @@ func (k *kernelAnswers) serve(l *listener) {
 		return
 	}
 	k.numbers.Store(address, n)
-	k.listeners[l] = struct{}{}
 	served := &kernelListener{table: k.table, interfaces: k.interfaces, number: n, epoch: k.table.Clear(n)}
 	l.kernel.Store(served)
 	if k.unfollow != nil {
@@ -103,7 +104,7 @@ func (k *kernelAnswers) unlisten(l *listener, old *kernelListener) {
 		return
 	}
 	for other := range k.listeners {
-		if other.kernel.Load().number == old.number {
+		if served := other.kernel.Load(); served != nil && served.number == old.number {
 			return // it has the same address: the next configuration's listener was open before this one was closed
 		}
 	}
@@ -122,6 +123,7 @@ func (k *kernelAnswers) remove(closing []*listener) {
 	}
 	if len(k.listeners) == 0 {
 		k.shut()
+		kernelMetrics.unused()
 	}
 }
 
@@ -153,12 +155,14 @@ func (k *kernelAnswers) open(forced bool) (err error) {
 		return err
 	}
 	k.interfaces, k.forced = interfaces, forced
+	log.Infof("The kernel answers queries from stored answers at the interfaces of pods, by %s", interfaces.State().Mode)
 	for l := range k.listeners {
 		if old := l.kernel.Load(); old != nil {
 			l.kernel.Store(&kernelListener{table: k.table, interfaces: interfaces, number: old.number, epoch: old.epoch})
 		}
 	}
 	kernelMetrics.set(k.table, k.interfaces)
+	kernelMetrics.loaded(true)
 	return nil
 }
 
@@ -167,9 +171,11 @@ func (k *kernelAnswers) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.shut()
+	clear(k.listeners)
+	kernelMetrics.unused()
 }
 
-// shut is close. mu is locked. The answers end first: detaching the program from all interfaces takes longer.
+// shut unloads the program. The answers end first: detaching the program from all interfaces takes longer.
 func (k *kernelAnswers) shut() {
 	if k.unfollow != nil {
 		k.unfollow()
@@ -178,7 +184,6 @@ func (k *kernelAnswers) shut() {
 	for l := range k.listeners {
 		l.kernel.Store(nil)
 	}
-	clear(k.listeners)
 	k.numbers.Clear()
 	if k.table != nil {
 		k.table.EndLeases()

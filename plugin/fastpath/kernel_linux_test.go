@@ -109,13 +109,29 @@ func TestKernelFails(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	if b.table != nil || l.kernel.Load() != nil || kernelMetrics.sources.Load() != nil || len(b.listeners) > 0 {
-		t.Error("something of the program remains")
+	loaded := func() any {
+		if state := kernelMetrics.state.Load(); state != nil {
+			return *state
+		}
+		return nil
+	}
+	if b.table != nil || l.kernel.Load() != nil || kernelMetrics.sources.Load() != nil || loaded() != 0.0 {
+		t.Errorf("something of the program remains, or the metric is not 0: %v", loaded())
+	}
+	if b.remove(nil); loaded() != 0.0 {
+		t.Errorf("at the end of the reload the metric is %v", loaded())
 	}
 	leases.Process.Renew(address, time.Now().Add(time.Second))
 	leases.Process.Release(address)
 	if b.listen(l, 1, true, true); l.kernel.Load() == nil {
 		t.Error("no answers after the next reload")
+	}
+	if loaded() != 1.0 {
+		t.Errorf("loaded again, and the metric is %v", loaded())
+	}
+	b.listen(l, 1, false, false)
+	if b.remove(nil); loaded() != nil || b.table != nil {
+		t.Errorf("without the option, the metric is %v", loaded())
 	}
 }
 

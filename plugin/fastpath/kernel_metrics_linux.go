@@ -13,7 +13,9 @@ import (
 // kernelCollector exports the numbers of the program in the kernel, while there is one.
 type kernelCollector struct {
 	sources                                        atomic.Pointer[kernelSources]
+	state                                          atomic.Pointer[float64] // whether the program is loaded; nil without the option
 	entries, answered, passed, refused, interfaces *prometheus.Desc
+	isLoaded                                       *prometheus.Desc
 }
 
 type kernelSources struct {
@@ -30,6 +32,21 @@ func (c *kernelCollector) set(table *kernel.Table, interfaces *kernel.Interfaces
 	c.sources.Store(&kernelSources{table, interfaces})
 }
 
+// loaded sets whether the program is loaded, while a server has the option.
+func (c *kernelCollector) loaded(is bool) {
+	state := 0.0
+	if is {
+		state = 1
+	}
+	c.state.Store(&state)
+}
+
+// unused ends all metrics: no server has the option.
+func (c *kernelCollector) unused() {
+	c.set(nil, nil)
+	c.state.Store(nil)
+}
+
 var kernelMetrics = newKernelCollector()
 
 func init() { prometheus.MustRegister(kernelMetrics) }
@@ -42,20 +59,24 @@ func newKernelCollector() *kernelCollector {
 		entries:    desc("entries", "Stored answers from which the kernel answers queries."),
 		answered:   desc("answered_total", "Queries that the kernel has answered."),
 		passed:     desc("passed_total", "Queries to the node-local addresses that the kernel has passed on to their sockets, by reason.", "reason"),
-		refused:    desc("refused_total", "Stored answers that were not copied to the kernel: no form for it, or no room."),
+		refused:    desc("refused_total", "Offers of stored answers that were not copied to the kernel: no form for it, or no room."),
+		isLoaded:   desc("loaded", "Whether the program is loaded."),
 		interfaces: desc("interfaces", "Interfaces of pods, and lo: with the program (attached), and without it, by the reason.", "state"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *kernelCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.entries, c.answered, c.passed, c.refused, c.interfaces} {
+	for _, d := range []*prometheus.Desc{c.entries, c.answered, c.passed, c.refused, c.interfaces, c.isLoaded} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c *kernelCollector) Collect(ch chan<- prometheus.Metric) {
+	if state := c.state.Load(); state != nil {
+		ch <- prometheus.MustNewConstMetric(c.isLoaded, prometheus.GaugeValue, *state)
+	}
 	from := c.sources.Load()
 	if from == nil {
 		return

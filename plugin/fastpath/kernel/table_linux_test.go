@@ -4,6 +4,7 @@ package kernel
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
@@ -435,8 +437,18 @@ func FuzzFrame(f *testing.F) {
 		f.Add(d.frame())
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		if len(frame) <= etherLen || len(frame) > 1500 {
-			return // the kernel runs programs on frames with a packet only
+		if len(frame) < etherLen+1 || len(frame) > 1500 {
+			return
+		}
+		switch head := len(frame) - etherLen; binary.BigEndian.Uint16(frame[12:]) {
+		case unix.ETH_P_IP:
+			if head < 20 {
+				return // the kernel runs no program on a shorter frame
+			}
+		case unix.ETH_P_IPV6:
+			if head < 40 {
+				return
+			}
 		}
 		b.TB = t
 		b.judge(t, frame)
