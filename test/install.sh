@@ -3,7 +3,7 @@
 # ps, containerd with ctr, runc, the CNI plugins (cni), prometheus with promtool, and the DNS
 # servers unbound, nsd, dnsmasq and named from Debian packages, etcd, the programs of
 # Kubernetes, the kubelet's search lists (kubelet-dns), coredns, the names in PromQL
-# (promql-names) and helm built from the Go module proxy, and a kernel to boot
+# (promql-names) and helm built from the Go module proxy, and kernels to boot
 # (kernel/install.sh). gcc is for the race detector and, with musl-gcc, for programs that
 # resolve names with glibc and musl, clang with llvm-strip for the program that answers in
 # the kernel.

@@ -58,19 +58,22 @@ type checker struct {
 	wrongs       int
 	byQuestion   map[string]int // wrong answers
 	marks        []mark
+	byKernel     bool // the kernel answers queries to kernelCache
 }
 
 // mark is the begin of a phase, with the replies to queries that were sent in it.
 type mark struct {
 	from int64
 	requirements
-	beyond  float64 // answers beyond their TTL
-	dropped int     // datagrams that the kernel has dropped
+	beyond   float64 // answers beyond their TTL
+	inKernel float64 // answers of the kernel
+	dropped  int     // datagrams that the kernel has dropped
 	tally
 }
 
 // tally has numbers of queries by their replies.
 type tally struct {
+	asked    int // queries to kernelCache
 	answered int
 	wrong    int      // of these
 	failed   int      // SERVFAIL
@@ -108,6 +111,9 @@ func (m *mark) unmet() (all []string) {
 // shareBeyond returns the share of answers beyond their TTL.
 func (m *mark) shareBeyond() float64 { return m.beyond / float64(max(1, m.answered)) }
 
+// shareOfKernel returns the share of the queries to kernelCache that the kernel has answered.
+func (m *mark) shareOfKernel() float64 { return m.inKernel / float64(max(1, m.asked)) }
+
 // unmet returns the requirements that the replies do not meet, and the effects of faults that are missing.
 func (c *checker) unmet() []string {
 	all := slices.Clone(c.missing)
@@ -127,8 +133,8 @@ func (c *checker) markOf(r *reply) *mark {
 func (c *checker) phases() (text string) {
 	for i := range c.marks {
 		m := &c.marks[i]
-		text += fmt.Sprintf("\n    %-30s %7d answers (%5.1f %%, %4.1f %% beyond their TTL), %6d SERVFAIL, %6d without a reply, %d dropped, %5d wrong",
-			m.name, m.answered, 100*m.share(), 100*m.shareBeyond(), m.failed, m.lost, m.dropped, m.wrong)
+		text += fmt.Sprintf("\n    %-30s %7d answers (%5.1f %%, %4.1f %% beyond their TTL), %6d SERVFAIL, %6d without a reply, %d dropped, %5d wrong; %6.0f of %6d (%4.1f %%) in the kernel",
+			m.name, m.answered, 100*m.share(), 100*m.shareBeyond(), m.failed, m.lost, m.dropped, m.wrong, m.inKernel, m.asked, 100*m.shareOfKernel())
 		if len(m.unmet()) == 0 {
 			continue
 		}
@@ -172,6 +178,9 @@ func (c *checker) checkAll() {
 // check compares one reply.
 func (c *checker) check(r *reply) {
 	m := c.markOf(r)
+	if r.cache == kernelCache {
+		m.asked++
+	}
 	switch r.answer {
 	case noReply:
 		m.lost++

@@ -25,20 +25,22 @@ const (
 	lastPatience = time.Second
 	// pause is the time between two batches: the programs and the API server need the machine, too.
 	pause = 4 * time.Millisecond
+	// popularFor is the number of batches after which other questions are popular: some seconds.
+	popularFor = 150
 )
 
 // client sends random questions to a node's cache, and records the answers.
 type client struct {
 	*rand.Rand
-	cache    uint8
-	network  string
-	address  string
+	source
 	packed   [][]byte // queries by question
+	popular  []int    // questions of most queries of a skewed source
+	batches  uint32   // that were sent
 	answers  *memo
 	conn     net.Conn
 	inFlight [1 << 16]sent // by ID
 	next     uint16
-	waiting  int
+	waiting  int    // queries of the last batch
 	buffer   []byte // received and not read, over TCP
 	replies  []reply
 }
@@ -47,6 +49,7 @@ type client struct {
 type sent struct {
 	at       int64
 	question uint16
+	batch    uint32
 	waits    bool
 }
 
@@ -100,7 +103,7 @@ func (c *client) lost(s *sent) {
 }
 
 func (c *client) connect() bool {
-	conn, err := net.DialTimeout(c.network, c.address, time.Second)
+	conn, err := dialFrom(c.from, c.network, c.address)
 	if err != nil {
 		return false
 	}
@@ -114,9 +117,21 @@ func (c *client) close() {
 	c.conn = nil
 }
 
+// choose returns the number of a question.
+func (c *client) choose() int {
+	if c.popular != nil && c.IntN(4) > 0 {
+		return pick(c.Rand, c.popular)
+	}
+	return c.IntN(len(c.packed))
+}
+
 func (c *client) sendBatch() {
+	c.batches, c.waiting = c.batches+1, 0
+	if c.skewed && c.batches%popularFor == 1 {
+		c.popular = c.Perm(len(c.packed))[:len(c.packed)/16]
+	}
 	for range batch {
-		n := c.IntN(len(c.packed))
+		n := c.choose()
 		query := binary.BigEndian.AppendUint16(make([]byte, 0, 600), uint16(len(c.packed[n]))) // #nosec G115 -- short
 		query = append(query, c.packed[n]...)
 		c.next++
@@ -126,10 +141,9 @@ func (c *client) sendBatch() {
 		}
 		if s := &c.inFlight[c.next]; s.waits {
 			c.lost(s)
-		} else {
-			c.waiting++
 		}
-		c.inFlight[c.next] = sent{monotonic(), uint16(n), true} // #nosec G115 -- hundreds
+		c.waiting++
+		c.inFlight[c.next] = sent{monotonic(), uint16(n), c.batches, true} // #nosec G115 -- hundreds
 		if _, err := c.conn.Write(query); err != nil && c.network == "tcp" {
 			c.close()
 			return
@@ -137,7 +151,7 @@ func (c *client) sendBatch() {
 	}
 }
 
-// receive reads answers until none is missing, at most until a time.
+// receive reads answers until none to the last batch is missing, at most until a time.
 func (c *client) receive(until time.Time) {
 	if c.conn == nil || c.conn.SetReadDeadline(until) != nil {
 		return
@@ -184,7 +198,9 @@ func (c *client) received(m []byte, at int64) {
 		return
 	}
 	s.waits = false
-	c.waiting--
+	if s.batch == c.batches { // replies to earlier ones are read on the way
+		c.waiting--
+	}
 	c.replies = append(c.replies, reply{s.at, at, s.question, c.cache, c.answers.numberOf(m, c.packed[s.question])})
 }
 

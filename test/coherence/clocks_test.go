@@ -13,9 +13,10 @@ import (
 
 // wallClock observes the wall clock of a program.
 type wallClock struct {
-	program string
-	last    time.Time
-	setBack int // the number of times
+	program   string
+	transport http.RoundTripper // of requests, nil for the default one
+	last      time.Time
+	setBack   int // the number of times
 }
 
 // show records a time that the clock showed after the last one.
@@ -35,7 +36,11 @@ func (w *wallClock) read(events []event) {
 
 // RoundTrip implements http.RoundTripper for requests to the program, whose response has the time of its clock.
 func (w *wallClock) RoundTrip(r *http.Request) (*http.Response, error) {
-	response, err := http.DefaultTransport.RoundTrip(r)
+	transport := w.transport
+	if transport == nil {
+		transport = http.DefaultTransport
+	}
+	response, err := transport.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}

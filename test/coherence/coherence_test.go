@@ -27,6 +27,8 @@ type history struct {
 	option   string // coherent, or nothing
 	zero     int64
 
+	node     *kernelNode // of the first cache, nil without network namespaces
+	inKernel bool        // the kernel answers queries of its clients
 	replicas []*replica
 	caches   []*program
 	proxies  []*proxy
@@ -62,6 +64,9 @@ func TestHistory(t *testing.T) {
 				t.Errorf("the wall clock of %s was not set back", w.program)
 			}
 		}
+		if w := c.unmetByKernel(); w != "" {
+			t.Error(w)
+		}
 		if c.old == 0 {
 			t.Error("no answer was of an older state: the history proves nothing")
 		}
@@ -81,6 +86,7 @@ func runHistory(t testing.TB, b binaries, seed uint64, option string, phases []p
 	h := &history{t: t, api: kubeapi.New(t), binaries: b, option: option, zero: monotonic(), epochs: []epoch{{to: forever}}}
 	changes := &changes{Rand: rand.New(rand.NewPCG(seed, 0)), api: h.api}
 	changes.fill(t)
+	h.node = newKernelNode(t)
 	h.startReplica()
 	for _, node := range nodes {
 		h.startCache(node)
@@ -110,25 +116,20 @@ func runHistory(t testing.TB, b binaries, seed uint64, option string, phases []p
 	return h.check(u, x)
 }
 
-// startClients starts a client over UDP and one over TCP for each cache.
+// startClients starts the clients.
 func (h *history) startClients(u *universe, x *texts, seed uint64, stop *atomic.Bool, all *sync.WaitGroup) {
 	packed := packQueries(u)
 	answers := &memo{ttl: uint32(ttl / time.Second), texts: x, known: map[string]int32{}}
-	for i, cache := range h.caches {
-		for j, network := range []string{"udp", "tcp"} {
-			c := &client{
-				Rand:  rand.New(rand.NewPCG(seed, uint64(2*i+j+1))), // #nosec G115 -- small
-				cache: uint8(i), network: network, address: cache.Addr, packed: packed, answers: answers,
-			}
-			h.clients = append(h.clients, c)
-			all.Go(func() { c.run(stop) })
-		}
+	for i, from := range h.sources() {
+		c := &client{Rand: rand.New(rand.NewPCG(seed, uint64(i+1))), source: from, packed: packed, answers: answers} // #nosec G115 -- small
+		h.clients = append(h.clients, c)
+		all.Go(func() { c.run(stop) })
 	}
 }
 
 // check compares all replies.
 func (h *history) check(u *universe, x *texts) *checker {
-	c := &checker{missing: h.missing, zero: h.zero, ttl: ttl, fallbacks: h.fallbacks, callers: []int{0, 1, 2}, marks: h.marks}
+	c := &checker{missing: h.missing, zero: h.zero, ttl: ttl, fallbacks: h.fallbacks, callers: []int{0, 1, 2}, marks: h.marks, byKernel: h.inKernel}
 	views, clock := make([]view, 0, len(h.replicas)), wallClock{program: "clusterdns"}
 	for _, r := range h.replicas {
 		r.view.events = readEvents(h.t, r.events)
@@ -188,6 +189,7 @@ func (h *history) run(p phase) {
 	caches, servers = cachesNow.Since(caches), serversNow.Since(servers)
 	m, dropped := &h.marks[len(h.marks)-1], h.dropped()
 	m.beyond, m.dropped = caches.Sum("nearside_cache_hits_beyond_ttl_total"), max(0, dropped-h.droppedBefore)
+	m.inKernel = caches.Sum("nearside_kernel_answered_total")
 	h.droppedBefore = dropped
 	h.t.Logf("phase %q: %.1f to %.1f:%s", p.name, seconds(from-h.zero), seconds(monotonic()-h.zero), coherence(caches, servers))
 	if p.want == nil || h.option == "" {
@@ -247,7 +249,8 @@ func coherence(all ...daemon.Samples) (text string) {
 	for _, samples := range all {
 		for key, value := range samples {
 			name, labels, _ := strings.Cut(key, "{")
-			if strings.Contains(name, "_coherence_") || strings.HasPrefix(name, "coredns_cache_hits_") || strings.HasPrefix(name, "nearside_cache_") {
+			if strings.Contains(name, "_coherence_") || strings.HasPrefix(name, "coredns_cache_hits_") || strings.HasPrefix(name, "nearside_cache_") ||
+				strings.HasPrefix(name, "nearside_kernel_") {
 				if _, reason, ok := strings.Cut(labels, `reason="`); ok {
 					reason, _, _ = strings.Cut(reason, `"`)
 					name += " " + reason

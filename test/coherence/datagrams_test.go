@@ -10,21 +10,43 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // dropped returns the number of datagrams that the kernel has dropped at the sockets of the caches and of their clients, since the
 // buffer of a socket was full.
-func (h *history) dropped() int {
+func (h *history) dropped() (n int) {
 	h.t.Helper()
-	text, err := os.ReadFile("/proc/net/udp")
-	if err != nil {
-		h.t.Fatal(err)
-	}
 	ports := map[int]bool{}
 	for _, c := range h.caches {
 		ports[c.Port] = true
 	}
-	return droppedAt(h.t, string(text), ports)
+	n = droppedIn(h.t, nil, ports)
+	if h.node != nil {
+		for _, in := range append(h.node.Pod[:], h.node.Node) {
+			n += droppedIn(h.t, in, ports)
+		}
+	}
+	return n
+}
+
+// droppedIn returns the number in a namespace, or in the network of the test without one, for sockets with one of some ports.
+func droppedIn(t testing.TB, in *netns.Namespace, ports map[int]bool) (n int) {
+	t.Helper()
+	err := within(in, func() error {
+		for _, file := range []string{"udp", "udp6"} {
+			text, err := os.ReadFile("/proc/thread-self/net/" + file)
+			if err != nil {
+				return err
+			}
+			n += droppedAt(t, string(text), ports)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // droppedAt returns the sum of the last column of /proc/net/udp for sockets with one of some ports, their own or the peer's.

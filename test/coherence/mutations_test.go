@@ -5,6 +5,10 @@ package coherence
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -27,6 +31,7 @@ var (
 	stalledPhase = phaseNamed("connections stalled")
 	frozenPhase  = phaseNamed("frozen watches")
 	reloadPhase  = phaseNamed("clusterdns reloaded")
+	hangPhase    = phaseNamed("node cache stopped")
 )
 
 const (
@@ -39,6 +44,8 @@ const (
 	indexFile     = "plugin/kubernetes/index/write.go"
 	namespaceFile = "plugin/kubernetes/index/namespaces.go"
 	nodeFile      = "plugin/kubernetes/index/nodes.go"
+	kernelFolder  = "plugin/fastpath/kernel"
+	kernelFile    = kernelFolder + "/table_linux.go"
 )
 
 // mutations are in the order of the table in README.md. The first ones are of clusterdns.
@@ -105,7 +112,7 @@ var mutations = []mutation{
 		replacement(clientFile, "s.ended = append(s.ended, s.Invalidate(handles)...)", "_ = s.Invalidate"),
 	}, noFault},
 	{"an invalidated answer remains in the store, and counts as valid", []edit{
-		replacement("plugin/internal/answers/vouched.go", "\tif e == nil {\n\t\treturn\n\t}\n", "\tif e == nil || e != nil {\n\t\treturn\n\t}\n"),
+		replacement("plugin/internal/answers/vouched.go", "\tif e == nil {\n\t\treturn nil\n\t}\n", "\tif e == nil || e != nil {\n\t\treturn nil\n\t}\n"),
 		replacement("plugin/internal/answers/validity.go", "(v.Voucher == nil || !v.Voucher.Ended()) && v.counted()", "v.counted()"),
 		replacement(voucherFile, "\t\tif h.ended.Load() || !h.session", "\t\tif !h.session"),
 	}, noFault},
@@ -150,6 +157,19 @@ var mutations = []mutation{
 	{"a heartbeat counts from its receipt", []edit{
 		replacement(sessionFile, "int64(min(sent, now)+Silence)", "int64(max(sent, now)+Silence)"),
 	}, stalledPhase},
+	// Of the answers in the kernel, of one nodecache.
+	{"the end of an entry does not end its copy", []edit{
+		replacement(kernelFile, "\tatomic.SwapUint32(&r.memory.Version, 0)\n", ""),
+	}, noFault},
+	{"an entry that leaves the store leaves its copies", []edit{
+		replacement("plugin/internal/answers/store.go", "\te.removeCopies()\n", ""),
+	}, noFault},
+	{"a session vouches in the kernel without heartbeats", []edit{
+		replacement(kernelFile, "atomic.StoreUint64(&copied.Until, end)", "atomic.StoreUint64(&copied.Until, max(end, 1<<63))"),
+	}, stalledPhase},
+	{"the kernel ignores the end of the lease", []edit{
+		replacement(kernelFile, "atomic.StoreUint64(&t.control.Until[listener], end)", "atomic.StoreUint64(&t.control.Until[listener], max(end, 1<<63))"),
+	}, hangPhase},
 }
 
 // pushed is the end of the line that makes an invalidation, and the line that sends it.
@@ -163,7 +183,11 @@ func late(ms int) edit {
 
 // TestMutants checks that the sources have the text of each mutation.
 func TestMutants(t *testing.T) {
-	for _, m := range mutations {
+	all := slices.Clone(mutations)
+	for _, m := range kernelMutations {
+		all = append(all, mutation{name: m.name, edits: m.edits})
+	}
+	for _, m := range all {
 		texts := map[string]string{}
 		for _, e := range m.edits {
 			text, known := texts[e.file]
@@ -199,7 +223,7 @@ func TestMutations(t *testing.T) {
 		t.Skip("runs with NEARSIDE_MUTATIONS=1: make mutations")
 	}
 	var all []mutation
-	for _, p := range []phase{noFault, stoppedPhase, killedPhase, cutPhase, delayedPhase, stalledPhase, reloadPhase} {
+	for _, p := range []phase{noFault, stoppedPhase, killedPhase, cutPhase, delayedPhase, stalledPhase, reloadPhase, hangPhase} {
 		all = append(all, mutation{"none", nil, p})
 	}
 	for i, m := range append(all, mutations...) {
@@ -213,6 +237,66 @@ func TestMutations(t *testing.T) {
 			want := m.edits != nil
 			if detected := c.wrongs+len(c.unmet()) > 0; detected != want && !undetected[m.name] {
 				t.Errorf("%s: detected %t: %q", m.name, detected, c.wrong)
+			}
+		})
+	}
+}
+
+// kernelMutations are defects of the answers in the kernel that tests of their packages find: with them, the answers of a
+// history are right, or older than they should be by less than the history can tell.
+var kernelMutations = []struct {
+	name   string
+	edits  []edit
+	folder string
+	test   string
+}{
+	{"the end of an entry does not end its copy", []edit{
+		replacement(kernelFile, "\tatomic.SwapUint32(&r.memory.Version, 0)\n", ""),
+	}, kernelFolder, "TestEnds/removed"},
+	{"an entry that has ended is copied", []edit{
+		replacement("plugin/internal/answers/copy.go", "\tif e.newer == nil {\n\t\treturn false\n\t}\n", ""),
+	}, "plugin/internal/answers", "TestCopies"},
+	{"the kernel has no heartbeats of a session", []edit{
+		replacement(sessionFile, "+Silence)))\n\ts.reflect()\n", "+Silence)))\n"),
+	}, kernelFolder, "TestVouched"},
+	{"a closed session vouches in the kernel until it would have been silent", []edit{
+		replacement(sessionFile, "\ts.until.Store(0)\n\ts.reflect()\n", "\ts.until.Store(0)\n"),
+	}, kernelFolder, "TestEnds/session_closed"},
+	{"answers of a retired session do not lapse in the kernel", []edit{
+		replacement(kernelFile, "atomic.StoreUint64(&copied.Lapsed, 1)", "atomic.StoreUint64(&copied.Lapsed, 0)"),
+	}, kernelFolder, "TestEnds/session_retired"},
+	{"a reload ends no copy", []edit{
+		replacement(kernelFile, "if int(r.key.Listener) == listener {", "if int(r.key.Listener) == -1-listener {"),
+	}, kernelFolder, "TestEnds/listener_replaced"},
+	{"the kernel ignores the end of the lease", []edit{
+		replacement(kernelFile, "atomic.StoreUint64(&t.control.Until[listener], end)", "atomic.StoreUint64(&t.control.Until[listener], max(end, 1<<63))"),
+	}, kernelFolder, "TestEnds/(no_lease|lease_expired)"},
+	{"the kernel ignores the time of prefetch", []edit{
+		replacement(kernelFolder+"/record_linux.go", "s.clock.kernel(min(e.Expires, e.Popularity.From))", "s.clock.kernel(e.Expires)"),
+	}, kernelFolder, "TestEnds/time_of_prefetch"},
+}
+
+// TestMutationsInKernel runs the test of each of kernelMutations, which has to fail.
+func TestMutationsInKernel(t *testing.T) {
+	if os.Getenv("NEARSIDE_MUTATIONS") == "" {
+		t.Skip("runs with NEARSIDE_MUTATIONS=1: make mutations")
+	}
+	if os.Geteuid() != 0 {
+		withoutKernel(t, "it needs root")
+		return
+	}
+	for _, m := range kernelMutations {
+		t.Run(m.name, func(t *testing.T) {
+			for _, tt := range []struct {
+				path string
+				want string
+			}{{compileTest(t, m.folder), "PASS: "}, {compileTest(t, m.folder, m.edits...), "FAIL: "}} {
+				c := exec.Command(tt.path, "-test.v", "-test.run", "^"+strings.ReplaceAll(m.test, "/", "$/^"))
+				c.Dir = filepath.Join(root, m.folder)
+				out, _ := c.CombinedOutput() // the error is that of a test which fails
+				if !strings.Contains(string(out), "--- "+tt.want) {
+					t.Errorf("the output of %s lacks %s:\n%s", m.test, tt.want, out)
+				}
 			}
 		})
 	}

@@ -116,6 +116,31 @@ func (e *edit) path() string {
 // compile builds a program of cmd with edits and returns its path.
 func compile(t testing.TB, program string, edits ...edit) string {
 	t.Helper()
+	path := filepath.Join(t.TempDir(), program)
+	build(t, edits, "build", "-o", path, "github.com/nearside-dns/nearside/cmd/"+program)
+	return path
+}
+
+// compileTest builds the tests of a package with edits and returns their path.
+func compileTest(t testing.TB, folder string, edits ...edit) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tests")
+	build(t, edits, "test", "-c", "-o", path, "github.com/nearside-dns/nearside/"+folder)
+	return path
+}
+
+// build runs a command of go with edits.
+func build(t testing.TB, edits []edit, command string, args ...string) {
+	t.Helper()
+	args = append([]string{command, "-overlay", overlay(t, edits)}, args...)
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		t.Fatalf("go %q: %v\n%s", args, err, out)
+	}
+}
+
+// overlay writes the changed files, and returns the path of their list for -overlay.
+func overlay(t testing.TB, edits []edit) string {
+	t.Helper()
 	folder := t.TempDir()
 	texts := map[string]string{}
 	for _, e := range edits {
@@ -144,18 +169,13 @@ func compile(t testing.TB, program string, edits ...edit) string {
 			t.Fatal(err)
 		}
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replaced})
+	list, err := json.Marshal(map[string]any{"Replace": replaced})
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := filepath.Join(folder, "overlay.json")
-	if err := os.WriteFile(list, overlay, 0o600); err != nil {
+	path := filepath.Join(folder, "overlay.json")
+	if err := os.WriteFile(path, list, 0o600); err != nil {
 		t.Fatal(err)
-	}
-	path := filepath.Join(folder, program)
-	out, err := exec.Command("go", "build", "-overlay", list, "-o", path, "github.com/nearside-dns/nearside/cmd/"+program).CombinedOutput()
-	if err != nil {
-		t.Fatalf("build %s: %v\n%s", program, err, out)
 	}
 	return path
 }

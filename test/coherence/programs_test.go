@@ -20,6 +20,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kubeapi"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // maxWait bounds the wait for an event that is due at once, on a busy machine.
@@ -205,10 +206,22 @@ func (h *history) start(wait time.Duration, start func(t testing.TB, path, coref
 // startCache starts the cache of a node behind a proxy of its own.
 func (h *history) startCache(node string) {
 	h.t.Helper()
-	p := startProxy(h.t, h.replicas[0].Addr)
+	inKernel := h.node != nil && len(h.caches) == kernelCache
+	var in *netns.Namespace
+	if inKernel {
+		in = h.node.Node
+	}
+	p := startProxyIn(h.t, in, h.replicas[0].Addr)
 	corefile := strings.NewReplacer("UPSTREAM", p.address, "NODE", node, "COHERENT", h.option).Replace(nodeCorefile)
-	h.proxies = append(h.proxies, p)
-	h.caches = append(h.caches, launch(h.t, h.binaries.nodecache, corefile, daemon.Start))
+	var c *program
+	if inKernel {
+		c = launch(h.t, h.binaries.nodecache, h.node.corefile(corefile), h.node.start)
+		c.clock.transport = in.Client().Transport
+		h.inKernel = c.awaitKernel(h.t)
+	} else {
+		c = launch(h.t, h.binaries.nodecache, corefile, daemon.Start)
+	}
+	h.proxies, h.caches = append(h.proxies, p), append(h.caches, c)
 	h.askers = append(h.askers, asker{node: node, zone: "east"})
 }
 

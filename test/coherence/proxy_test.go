@@ -9,13 +9,16 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // proxy forwards TCP connections to a server, and injects faults.
 type proxy struct {
 	address string
-	delay   atomic.Int64 // of both directions, in nanoseconds
-	held    atomic.Bool  // nothing is written
+	in      *netns.Namespace // of the clients
+	delay   atomic.Int64     // of both directions, in nanoseconds
+	held    atomic.Bool      // nothing is written
 
 	mu       sync.Mutex
 	listener net.Listener // nil while connections are refused
@@ -26,7 +29,13 @@ type proxy struct {
 // startProxy starts a proxy on a free port until the test ends.
 func startProxy(t testing.TB, target string) *proxy {
 	t.Helper()
-	p := &proxy{address: "127.0.0.1:0", target: target, open: map[net.Conn]bool{}}
+	return startProxyIn(t, nil, target)
+}
+
+// startProxyIn starts a proxy for clients in a namespace, to a server in the network of the test.
+func startProxyIn(t testing.TB, n *netns.Namespace, target string) *proxy {
+	t.Helper()
+	p := &proxy{address: "127.0.0.1:0", in: n, target: target, open: map[net.Conn]bool{}}
 	p.listen(t)
 	t.Cleanup(p.refuse)
 	return p
@@ -35,7 +44,11 @@ func startProxy(t testing.TB, target string) *proxy {
 // listen accepts connections, again after refuse.
 func (p *proxy) listen(t testing.TB) {
 	t.Helper()
-	l, err := net.Listen("tcp", p.address)
+	var l net.Listener
+	err := within(p.in, func() (err error) {
+		l, err = net.Listen("tcp", p.address)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,7 @@ func TestLost(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = server.Close() })
 	u := newUniverse()
-	c := &client{Rand: rand.New(rand.NewPCG(1, 1)), network: "udp", address: server.LocalAddr().String(), packed: packQueries(u)}
+	c := &client{Rand: rand.New(rand.NewPCG(1, 1)), source: source{network: "udp", address: server.LocalAddr().String()}, packed: packQueries(u)}
 	if !c.connect() {
 		t.Fatal("no socket")
 	}

@@ -19,7 +19,7 @@ func writeImage(to string, parts Parts, job Job) (err error) {
 		return err
 	}
 	lacking := func(name string) bool { return slices.Contains(job.Without, name) }
-	load, err := found.load(slices.DeleteFunc(slices.Clone(wanted), lacking))
+	load, err := found.load(slices.DeleteFunc(slices.Concat(wanted, job.Modules), lacking))
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 
 // TestArchive has another program unpack an archive.
 func TestArchive(t *testing.T) {
-	parts := requireParts(t)
+	parts := requireParts(t, Job{})
 	files := map[string]string{"init": "#!/bin/sh\n", "a/b/empty": "", "a/b/c/one": "1", "a/two": "22", "four": "4444"}
 	var b bytes.Buffer
 	a := newArchive(&b)
@@ -58,7 +58,7 @@ func TestArchiveKeepsItsError(t *testing.T) {
 
 // TestModules loads files of real modules: each once, and after its dependencies.
 func TestModules(t *testing.T) {
-	parts := requireParts(t)
+	parts := requireParts(t, Job{})
 	found, err := findModules(parts.Modules)
 	if err != nil {
 		t.Fatal(err)

@@ -1,21 +1,20 @@
 #!/usr/bin/env bash
 # Installs the machine that the tests of this folder boot: qemu and a static busybox from Debian's
-# packages, and the files of Debian's cloud kernel, which is not installed on the
-# system.
+# packages, and the files of two of Debian's cloud kernels, which are not installed on
+# the system: that of Debian 12 (Linux 6.1), and Linux 6.12.
 #
 #   test/kernel/install.sh           install the missing parts
 #
-# The kernel goes to the folder "kernel" below the one that test/install.sh
-# --print-bin prints. An existing one is not updated; delete the folder to install
-# the current one of Debian.
+# The kernels go to the folders "kernel" and "kernel-6.12" below the one that
+# test/install.sh --print-bin prints. An existing one is not updated; delete its folder
+# to install the current one of Debian.
 set -euo pipefail
 
 say() { printf 'kernel/install.sh: %s\n' "$*"; }
 complain() { printf 'kernel/install.sh: %s\n' "$*" >&2; }
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
-folder=$("$here/../install.sh" --print-bin)/kernel
-meta=linux-image-cloud-amd64
+bin=$("$here/../install.sh" --print-bin)
 wait_for_lock=(-o DPkg::Lock::Timeout=300)
 
 if [[ $(uname -m) != x86_64 ]]; then
@@ -84,35 +83,33 @@ static_busybox() {
 		apt-get -q -y "${wait_for_lock[@]}" --no-install-recommends install busybox-static
 }
 
-# image prints the package that has the files: the other one only depends on it.
-image() { apt-cache depends "$meta" | awk '$1 == "Depends:" && $2 ~ /^linux-image-/ { print $2; exit }'; }
+# image META prints the package that has the files: META only depends on it.
+image() { apt-cache depends "$1" | awk '$1 == "Depends:" && $2 ~ /^linux-image-/ { print $2; exit }'; }
 
-# kernel puts vmlinuz and the folder modules into place. The folder appears as a
-# whole or not at all.
+# kernel FOLDER META puts vmlinuz and the folder modules into place. The folder appears
+# as a whole or not at all.
 kernel() {
-	local name work
+	local folder=$bin/$1 meta=$2 name work
 	if [[ -f $folder/vmlinuz && -d $folder/modules ]]; then
-		say "kernel: have $(<"$folder/version")"
+		say "$1: have $(<"$folder/version")"
 		return
 	fi
 	if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
-		complain "kernel: needs apt-get and dpkg-deb; else put vmlinuz and modules/ into $folder"
+		complain "$1: needs apt-get and dpkg-deb; else put vmlinuz and modules/ into $folder"
 		return 1
 	fi
-	if [[ -z $(image) || $(id -u) -eq 0 ]]; then
+	if [[ -z $(image "$meta") || $(id -u) -eq 0 ]]; then
 		update
 	fi
-	name=$(image)
+	name=$(image "$meta")
 	if [[ -z $name ]]; then
-		complain "kernel: the package lists have no $meta"
+		complain "$1: the package lists have no $meta"
 		return 1
 	fi
-	say "kernel: downloading the Debian package $name"
+	say "$1: downloading the Debian package $name"
 	mkdir -p -- "$(dirname -- "$folder")"
 	work=$(mktemp -d "$folder.XXXXXX")
-	# Not local: the trap runs when the function has ended.
-	trash=$work
-	trap 'rm -rf -- "$trash"' EXIT
+	trash+=("$work")
 	(cd -- "$work" && logged apt-get -q "${wait_for_lock[@]}" download "$name")
 	dpkg-deb -x "$work"/linux-image-*.deb "$work/files"
 	mkdir "$work/kernel"
@@ -121,9 +118,13 @@ kernel() {
 	basename "$work"/linux-image-*.deb .deb >"$work/kernel/version"
 	rm -rf -- "$folder"
 	mv -T -- "$work/kernel" "$folder"
-	say "kernel: $(<"$folder/version") is in $folder"
+	say "$1: $(<"$folder/version") is in $folder"
 }
 
 package qemu-system-x86_64 qemu-system-x86
 static_busybox
-kernel
+# The folders of incomplete downloads.
+trash=()
+trap 'rm -rf -- "${trash[@]}"' EXIT
+kernel kernel linux-image-cloud-amd64
+kernel kernel-6.12 linux-image-6.12-cloud-amd64

@@ -36,10 +36,13 @@ type File struct {
 
 // A Job is the work of one machine between its start and its end.
 type Job struct {
+	Kernel   Release   // "" is Linux61
 	Programs []Program // run one after the other, each also after a failure
 	Files    []File
 	// Host are names of programs of the host, such as "nft", to add to the machine's PATH.
 	Host []string
+	// Modules are modules to load besides those of each job.
+	Modules []string
 	// Without are modules, such as "bridge", that the machine's kernel does not have.
 	Without []string
 	// Timeout bounds the time between the start of the machine and its end; 0 is two minutes.
@@ -57,7 +60,7 @@ const defaultTimeout = 2 * time.Minute
 // code 0, and is skipped if a part of the machine is missing, or in short mode.
 func Run(t testing.TB, job Job) string {
 	t.Helper()
-	console, err := run(Require(t, job.Host...), job, t.TempDir())
+	console, err := run(Require(t, job), job, t.TempDir())
 	if err != nil {
 		t.Fatalf("%v; the console:\n%s", err, console)
 	}

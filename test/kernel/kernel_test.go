@@ -49,7 +49,7 @@ const leftOut = kernelTests + "IPTables"
 
 // TestKernelTests runs the tests of the interface and the rules on Debian's kernel, which has the dummy driver.
 func TestKernelTests(t *testing.T) {
-	Require(t)
+	Require(t, Job{})
 	packages := kernelTestPackages(t, nodelocal)
 	if len(packages) == 0 {
 		t.Fatalf("no package below %s has a test that begins with %s", nodelocal, kernelTests)
@@ -82,7 +82,7 @@ const inside = "test/kernel/inside"
 // TestInside runs nodecache itself, with a kill, a restart and a graceful end, and with pods that query it and cluster
 // DNS behind it: on a kernel with all features that it uses, and on one without the optional ones.
 func TestInside(t *testing.T) {
-	Require(t)
+	Require(t, Job{})
 	test := BuildTest(t, inside)
 	nodecache := File{Path: "/bin/nodecache", From: BuildProgram(t, "cmd/nodecache"), Mode: 0o755}
 	for name, c := range map[string]struct {
@@ -113,7 +113,7 @@ func TestInside(t *testing.T) {
 
 // TestPrograms runs programs in one machine that end in different ways.
 func TestPrograms(t *testing.T) {
-	parts := Require(t)
+	parts := Require(t, Job{})
 	shell := func(name, script string) Program { // busybox runs the applet with the name of its file
 		return Program{Name: name, Path: parts.Busybox, Args: []string{"-c", script}}
 	}
@@ -141,7 +141,7 @@ func TestPrograms(t *testing.T) {
 
 // TestMachineFailures ends machines before their programs end.
 func TestMachineFailures(t *testing.T) {
-	parts := Require(t)
+	parts := Require(t, Job{})
 	for name, c := range map[string]struct {
 		script  string
 		timeout time.Duration

@@ -13,6 +13,15 @@ import (
 // into failures.
 const requireAllVariable = "NEARSIDE_REQUIRE_ALL"
 
+// Release is a release of Linux of which install.sh installs Debian's kernel.
+type Release string
+
+// The releases of Debian 12: its own, and a later one that it has beside it.
+const (
+	Linux61  Release = "6.1"
+	Linux612 Release = "6.12" // has tcx and netkit
+)
+
 // Parts are the files on the host that a machine consists of.
 type Parts struct {
 	Qemu    string // qemu-system-x86_64
@@ -21,20 +30,20 @@ type Parts struct {
 	Modules string // the folder with the kernel's modules
 }
 
-// Require finds the parts, and the named programs of the host. If one is missing, it skips the test, or fails it if the
-// environment variable NEARSIDE_REQUIRE_ALL is "1". It skips the test in short mode too.
-func Require(t testing.TB, programs ...string) Parts {
+// Require finds the parts of a job's machine, and the programs of the host that the job names. If one is missing, it skips
+// the test, or fails it if the environment variable NEARSIDE_REQUIRE_ALL is "1". It skips the test in short mode too.
+func Require(t testing.TB, job Job) Parts {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("boots a virtual machine, which is not short")
 	}
-	return requireParts(t, programs...)
+	return requireParts(t, job)
 }
 
-func requireParts(t testing.TB, programs ...string) Parts {
+func requireParts(t testing.TB, job Job) Parts {
 	t.Helper()
-	parts, err := findParts()
-	for _, p := range programs {
+	parts, err := findParts(job.Kernel)
+	for _, p := range job.Host {
 		if err == nil {
 			_, err = exec.LookPath(p)
 		}
@@ -50,7 +59,7 @@ func requireParts(t testing.TB, programs ...string) Parts {
 	return Parts{}
 }
 
-func findParts() (Parts, error) {
+func findParts(kernel Release) (Parts, error) {
 	var p Parts
 	var err error
 	if p.Qemu, err = exec.LookPath("qemu-system-x86_64"); err != nil {
@@ -62,7 +71,7 @@ func findParts() (Parts, error) {
 	if err := mustBeStatic(p.Busybox); err != nil {
 		return p, err
 	}
-	folder, err := cacheFolder()
+	folder, err := kernelFolder(kernel)
 	if err != nil {
 		return p, err
 	}
@@ -76,16 +85,20 @@ func findParts() (Parts, error) {
 	return p, nil
 }
 
-// cacheFolder returns install.sh's folder for the kernel.
-func cacheFolder() (string, error) {
+// kernelFolder returns install.sh's folder for a kernel.
+func kernelFolder(kernel Release) (string, error) {
+	name := "kernel"
+	if kernel != "" && kernel != Linux61 {
+		name += "-" + string(kernel)
+	}
 	if folder := os.Getenv("NEARSIDE_TEST_BIN"); folder != "" {
-		return filepath.Join(folder, "kernel"), nil
+		return filepath.Join(folder, name), nil
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("find kernel: %w", err)
 	}
-	return filepath.Join(cache, "nearside", "bin", "kernel"), nil
+	return filepath.Join(cache, "nearside", "bin", name), nil
 }
 
 // mustBeStatic returns an error if the file is not a program that the machine can run: it has no
