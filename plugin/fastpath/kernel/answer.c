@@ -198,6 +198,12 @@ struct {
 
 #define MAX_QUERY (HEADER + MAX_NAME + QUESTION + OPT)
 
+// Lengths of the headers before the message. The program copies them to its memory and back: before Linux 6.6, the verifier
+// does not permit comparing the pointers to the packet without CAP_PERFMON.
+#define IPV4_HEADS (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct udphdr))
+#define IPV6_HEADS (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr))
+#define HEADS      64 // the longest ones, and a multiple of 8
+
 // packet is the packet of a query.
 struct packet {
 	__u32 valid;
@@ -237,7 +243,8 @@ struct reply {
 struct work {
 	__u32 scratch, zeros;
 	__u8 query[256];
-	__u8 bytes[2048]; // of the reply
+	__u8 heads[HEADS]; // the headers of the packet end here, and the message of the reply begins
+	__u8 bytes[2048];  // of the reply
 	__u64 masks[MAX_NAME / 8]; // of the bytes of the name
 	struct key key;
 	struct packet packet;
@@ -337,28 +344,16 @@ STEP parse_packet(struct __sk_buff *skb) {
 	if (!c || !w)
 		return PASS;
 	struct packet *p = &w->packet;
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct ethhdr *eth = data;
-	struct udphdr *udp;
+	struct udphdr *udp = (void *)(w->heads + HEADS - sizeof(*udp));
 	__u32 total;
 	// A packet to a bridge is one to another host (3) for the port on which it arrives.
 	if (skb->vlan_present || (skb->pkt_type != 0 && skb->pkt_type != 3))
 		return PASS;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = data + sizeof(*eth);
-		udp = (void *)ip + sizeof(*ip);
-		if ((void *)(udp + 1) + HEADER > end) {
-			if (skb->len < sizeof(*eth) + sizeof(*ip) + sizeof(*udp) + HEADER ||
-			    bpf_skb_pull_data(skb, sizeof(*eth) + sizeof(*ip) + sizeof(*udp) + HEADER))
-				return PASS;
-			data = (void *)(long)skb->data;
-			end = (void *)(long)skb->data_end;
-			eth = data;
-			ip = data + sizeof(*eth);
-			udp = (void *)ip + sizeof(*ip);
-			if ((void *)(udp + 1) + HEADER > end)
-				return PASS;
-		}
+		struct ethhdr *eth = (void *)(w->heads + HEADS - IPV4_HEADS);
+		struct iphdr *ip = (void *)(eth + 1);
+		if (skb->len < IPV4_HEADS + HEADER || bpf_skb_load_bytes(skb, 0, eth, IPV4_HEADS))
+			return PASS;
 		if (eth->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4 || ip->protocol != IPPROTO_UDP)
 			return PASS;
 		p->source[0] = p->source[1] = p->destination[0] = p->destination[1] = 0;
@@ -366,7 +361,7 @@ STEP parse_packet(struct __sk_buff *skb) {
 		p->source[3] = ip->saddr;
 		p->destination[3] = ip->daddr;
 		p->ipv6 = 0;
-		p->dns = sizeof(*eth) + sizeof(*ip) + sizeof(*udp);
+		p->dns = IPV4_HEADS;
 		total = bpf_ntohs(ip->tot_len) - sizeof(*ip);
 		__u8 first = bpf_ntohl(ip->saddr) >> 24;
 		int loopback = first == 127;
@@ -378,20 +373,10 @@ STEP parse_packet(struct __sk_buff *skb) {
 		p->valid = ip->ihl == 5 && !(ip->frag_off & bpf_htons(0x3fff)) && bpf_ntohs(ip->tot_len) == skb->len - sizeof(*eth) &&
 			fold(header) == 0xffff && first != 0 && first < 224 && (!loopback || skb->ifindex == LOOPBACK);
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr *ip = data + sizeof(*eth);
-		udp = (void *)ip + sizeof(*ip);
-		if ((void *)(udp + 1) + HEADER > end) {
-			if (skb->len < sizeof(*eth) + sizeof(*ip) + sizeof(*udp) + HEADER ||
-			    bpf_skb_pull_data(skb, sizeof(*eth) + sizeof(*ip) + sizeof(*udp) + HEADER))
-				return PASS;
-			data = (void *)(long)skb->data;
-			end = (void *)(long)skb->data_end;
-			eth = data;
-			ip = data + sizeof(*eth);
-			udp = (void *)ip + sizeof(*ip);
-			if ((void *)(udp + 1) + HEADER > end)
-				return PASS;
-		}
+		struct ethhdr *eth = (void *)(w->heads + HEADS - IPV6_HEADS);
+		struct ipv6hdr *ip = (void *)(eth + 1);
+		if (skb->len < IPV6_HEADS + HEADER || bpf_skb_load_bytes(skb, 0, eth, IPV6_HEADS))
+			return PASS;
 		if (eth->h_proto != bpf_htons(ETH_P_IPV6) || ip->version != 6 || ip->nexthdr != IPPROTO_UDP)
 			return PASS;
 		__builtin_memcpy(p->source, &ip->saddr, 16);
@@ -399,7 +384,7 @@ STEP parse_packet(struct __sk_buff *skb) {
 		if (!p->destination[0] && !p->destination[1] && p->destination[2] == bpf_htonl(0xffff))
 			return PASS; // a mapped address is the key of an IPv4 address
 		p->ipv6 = 1;
-		p->dns = sizeof(*eth) + sizeof(*ip) + sizeof(*udp);
+		p->dns = IPV6_HEADS;
 		total = bpf_ntohs(ip->payload_len);
 		p->valid = total == skb->len - sizeof(*eth) - sizeof(*ip) && ip->saddr.s6_addr[0] != 0xff &&
 			((p->source[0] | p->source[1] | p->source[2]) != 0 ||
@@ -843,20 +828,13 @@ STEP send(struct __sk_buff *skb) {
 	} else {
 		check = fold(check);
 	}
-	__u32 head = sizeof(struct ethhdr) + sizeof(struct udphdr) + (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
-	if (bpf_skb_change_tail(skb, head + len, 0))
-		return PACKET;
-	// From here on, a failure would leave neither the query nor the reply. There is none: the packet is linear, and long enough.
-	if (bpf_skb_store_bytes(skb, head, w->bytes, len, 0))
-		return PACKET;
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct ethhdr *eth = data;
-	struct udphdr *udp;
+	struct ethhdr *eth;
+	struct udphdr *udp = (void *)(w->heads + HEADS - sizeof(*udp));
+	__u32 head;
 	if (ipv6) {
-		struct ipv6hdr *ip = data + sizeof(*eth);
-		udp = (void *)(ip + 1);
-		if ((void *)(udp + 1) > end)
-			return PACKET;
+		head = IPV6_HEADS;
+		eth = (void *)(w->heads + HEADS - IPV6_HEADS);
+		struct ipv6hdr *ip = (void *)(eth + 1);
 		__builtin_memset(ip, 0, 4);
 		ip->version = 6;
 		ip->payload_len = udp_len;
@@ -864,10 +842,9 @@ STEP send(struct __sk_buff *skb) {
 		__builtin_memcpy(&ip->saddr, p->destination, 16);
 		__builtin_memcpy(&ip->daddr, p->source, 16);
 	} else {
-		struct iphdr *ip = data + sizeof(*eth);
-		udp = (void *)(ip + 1);
-		if ((void *)(udp + 1) > end)
-			return PACKET;
+		head = IPV4_HEADS;
+		eth = (void *)(w->heads + HEADS - IPV4_HEADS);
+		struct iphdr *ip = (void *)(eth + 1);
 		ip->tos = 0;
 		ip->tot_len = bpf_htons(len + sizeof(*udp) + sizeof(*ip));
 		ip->id = 0;
@@ -891,6 +868,11 @@ STEP send(struct __sk_buff *skb) {
 	__builtin_memcpy(mac, eth->h_dest, ETH_ALEN);
 	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
 	__builtin_memcpy(eth->h_source, mac, ETH_ALEN);
+	if (bpf_skb_change_tail(skb, head + len, 0))
+		return PACKET;
+	// A failure here would leave neither the query nor the reply. There is none: the packet is linear, and long enough.
+	if (bpf_skb_store_bytes(skb, 0, eth, head + len, 0))
+		return PACKET;
 	return DONE;
 }
 

@@ -106,6 +106,7 @@ type answerWork struct {
 	Scratch uint32
 	Zeros   uint32
 	Query   [256]uint8
+	Heads   [64]uint8
 	Bytes   [2048]uint8
 	Masks   [16]uint64
 	Key     answerKey
