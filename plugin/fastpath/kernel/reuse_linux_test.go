@@ -52,14 +52,14 @@ func TestOtherPlace(t *testing.T) {
 	otherName := Question{Name: answers.KeyName(b.stored(otherWeb, address(t, otherWeb, nil))), Type: dns.TypeA}
 	b.must(otherWeb, address(t, otherWeb, nil))
 	otherNameKey, _ := keyOf(&otherName, number)
-	for name, of := range map[string]answerKey{
+	for name, other := range map[string]answerKey{
 		"another name":     otherNameKey,
 		"another listener": keyFor(func(*Question) {}, b.numbers[listener6]),
 	} {
 		b.must(web, address(t, web, nil))
 		b.must(otherWeb, address(t, otherWeb, nil))
 		var place answerPlace
-		if err := b.objects.Places.Lookup(&of, &place); err != nil {
+		if err := b.objects.Places.Lookup(&other, &place); err != nil {
 			t.Fatal(err)
 		}
 		if b.ask(web, nil) != redirected {

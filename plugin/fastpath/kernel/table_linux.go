@@ -163,7 +163,7 @@ func NewTable(store *answers.Store) (_ *Table, err error) {
 	return t, nil
 }
 
-// loadError adds to the error of loading what an operator has to change.
+// loadError adds the operator's remedy to an error of loading.
 func loadError(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):

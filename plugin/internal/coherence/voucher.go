@@ -22,7 +22,8 @@ func (h *Handle) end(dependents []Dependent) []Dependent {
 	return dependents
 }
 
-// End calls Invalidated of stored answers that have ended. What follows is done when all of them are removed.
+// End calls Invalidated of stored answers that have ended, and then the functions that these calls have returned: all answers
+// are removed before any of them is fetched again.
 func End(dependents []Dependent) {
 	var all []func()
 	for _, d := range dependents {
@@ -38,7 +39,7 @@ func End(dependents []Dependent) {
 // Dependent is a stored answer that depends on handles.
 type Dependent interface {
 	// Invalidated is called when the answer has ended, without a lock, more than once if it depends on several handles. It
-	// returns what follows, such as fetching the answer again, or nil. See End.
+	// returns a function that may fetch the answer again, or nil. See End.
 	Invalidated() (then func())
 	// Stored reports whether the answer is still stored. It is called with the session locked, and locks nothing.
 	Stored() bool

@@ -14,7 +14,7 @@ type entry struct {
 	gone        bool
 	mu          sync.Mutex
 	invalidated int
-	then        func() // what follows
+	then        func() // the result of Invalidated
 }
 
 func (e *entry) Invalidated() func() {
