@@ -153,7 +153,11 @@ func (h *hook) attachLink(l netlink.Link) (link.Link, error) {
 func (h *hook) detach(a *attachment) error {
 	var err error
 	if a.link != nil {
-		err = a.link.Close()
+		// The kernel may detach a closed link later.
+		if err = a.link.Detach(); gone(err) {
+			err = nil
+		}
+		err = errors.Join(err, a.link.Close())
 	} else {
 		err = h.detachFilter(a)
 	}

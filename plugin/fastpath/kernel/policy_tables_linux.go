@@ -58,10 +58,10 @@ func findChain(c *mdlayher.Conn) (Engine, error) {
 			}
 		}
 		if !interrupted {
-			break
+			return Engine{}, nil
 		}
 	}
-	return Engine{}, nil
+	return Engine{}, errors.New("the chains changed during each of their listings")
 }
 
 // chainEngine returns the engine of a chain in a message of the kernel.
