@@ -17,7 +17,7 @@ var bars = slices.Concat([]budget{
 	{title: "memory of the node cache at rest at most 22 MB", part: partMemory, what: memoryRest, own: nameNodeCache, limit: 22},
 	{title: "throughput of hits on 2 cores at least 1.8 times", part: partCores, what: coresGain(coresHits), own: nameNodeCache, floor: 1.8, unit: "times"},
 	{title: "throughput of misses on 2 cores at least 1.8 times", part: partCores, what: coresGain(coresMisses), own: nameNodeCache, floor: 1.8, unit: "times"},
-}, rateBars(), waitingBars(), coherenceBars(), sessionBars())
+}, rateBars(), waitingBars(), coherenceBars(), sessionBars(), kernelBars())
 
 func rateBars() (all []budget) {
 	for _, rate := range hitRates {

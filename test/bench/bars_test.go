@@ -8,7 +8,7 @@ import (
 
 // TestBars: each bar is for a figure of a part and a server that exist.
 func TestBars(t *testing.T) {
-	servers := append(cacheNames(hotServers), nameClusterDNS, nameExpanded, nameBothCoreDNS, nameCoherent, nameTimed, nameFleet, "")
+	servers := append(cacheNames(hotServers), nameClusterDNS, nameExpanded, nameBothCoreDNS, nameCoherent, nameTimed, nameFleet, nameInKernel, nameFastPath, nameEcho, "")
 	var titles []string
 	for _, one := range bars {
 		if !slices.Contains(everyPart, one.part) || !slices.Contains(servers, one.own) || !slices.Contains(servers, one.peer) || one.what == "" {

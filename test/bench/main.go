@@ -7,7 +7,7 @@
 // sends every question once, and checks the response code and the number of records of the answer; dnsperf, the load
 // generator, counts only response codes and lost queries. For misses, which go to a slow upstream server, the latency
 // and the connections to that server are measured as well. In the part search, clients of our own walk through the
-// search list as glibc does.
+// search list as glibc does. In the part kernel, a client of our own is in the network namespace of a pod.
 package main
 
 import (
@@ -49,10 +49,11 @@ const (
 	partCores     = "cores"
 	partCoherence = "coherence"
 	partSessions  = "sessions"
+	partKernel    = "kernel"
 )
 
 var everyPart = []string{partHits, partCluster, partTopology, partImports, partMemory, partMisses, partSearch, partTCP, partRates,
-	partStall, partNode, partWaiting, partCores, partCoherence, partSessions}
+	partStall, partNode, partWaiting, partCores, partCoherence, partSessions, partKernel}
 
 // settings are the settings of a run.
 type settings struct {
@@ -64,6 +65,7 @@ type settings struct {
 	lookups  int    // of pods, for each setup and round
 	near     bool   // the upstream server of misses acknowledges at once
 	seconds  int    // of each measurement at a rate
+	flood    int    // seconds at the higher rate of the part kernel
 	rounds   int    // all servers are measured in each, in turn
 	changes  int    // of an EndpointSlice, in the part coherence
 	sessions int    // simulated, in the part sessions
@@ -112,6 +114,9 @@ func run(ctx context.Context, args []string) error {
 	if len(args) == 2 && args[0] == probeMode {
 		return serveProbe(args[1], os.Stdout)
 	}
+	if len(args) == 2 && args[0] == podMode {
+		return servePod(args[1], os.Stdout)
+	}
 	if len(args) == 1 && args[0] == tcpMode {
 		return serveTCPJob(os.Stdin, os.Stdout)
 	}
@@ -159,6 +164,7 @@ func parse(args []string) (settings, error) {
 	flags.IntVar(&s.lookups, "lookups", 2000, "`number` of look-ups of pods with a search list, for each setup and round")
 	flags.BoolVar(&s.near, "near", false, "misses: the upstream server acknowledges at once, as one that is near but takes 20 ms to answer")
 	flags.IntVar(&s.seconds, "seconds", 10, "`number` of seconds of each measurement in the parts with a low rate")
+	flags.IntVar(&s.flood, "flood", 30, "kernel: `number` of seconds at 100,000 queries per second")
 	flags.IntVar(&s.rounds, "rounds", 5, "`number` of rounds; the median is reported")
 	flags.IntVar(&s.changes, "changes", 1000, "coherence: `number` of changes of an EndpointSlice; a fifth as many Services are created")
 	flags.IntVar(&s.sessions, "sessions", fleetSessions, "sessions: `number` of simulated node caches of one cluster DNS")
@@ -179,8 +185,8 @@ func parse(args []string) (settings, error) {
 	if flags.NArg() > 0 {
 		return s, fmt.Errorf("unknown argument %q", flags.Arg(0))
 	}
-	if min(s.rounds, s.queries, s.hits, s.misses, s.lookups, s.seconds, s.changes, s.sessions) < 1 {
-		return s, errors.New("rounds, queries, hits, misses, lookups, seconds, changes and sessions: at least 1")
+	if min(s.rounds, s.queries, s.hits, s.misses, s.lookups, s.seconds, s.flood, s.changes, s.sessions) < 1 {
+		return s, errors.New("rounds, queries, hits, misses, lookups, seconds, flood, changes and sessions: at least 1")
 	}
 	if s.cluster.Imports < fewestImports {
 		return s, fmt.Errorf("imports: at least %d", fewestImports)

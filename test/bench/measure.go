@@ -51,6 +51,7 @@ func (b *bench) measure(ctx context.Context) error {
 		{b.has(partCores), b.measureCores},
 		{b.has(partCoherence), b.measureCoherence},
 		{b.has(partSessions), b.measureSessions},
+		{b.has(partKernel), b.measureKernel},
 	} {
 		if !step.wanted {
 			continue

@@ -16,7 +16,12 @@ func requests(port int) (float64, error) { return sample(port, requestsMetric) }
 
 // sample returns the sum of the samples of a metric of the server on a metrics port.
 func sample(port int, metric string) (float64, error) {
-	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+	return sampleBy(http.DefaultClient, port, metric)
+}
+
+// sampleBy is sample with a client, which may be in another network namespace.
+func sampleBy(client *http.Client, port int, metric string) (float64, error) {
+	response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
 	if err != nil {
 		return 0, err
 	}

@@ -83,10 +83,7 @@ func probe(ctx context.Context, job probeJob) (latencies []time.Duration, err er
 	if err != nil {
 		return nil, err
 	}
-	args := []string{self, probeMode, string(argument)}
-	if first := []string{"chrt", "-f", "10"}; exec.CommandContext(ctx, first[0], append(first[1:], "true")...).Run() == nil {
-		args = append(first, args...) // so that the load on its core delays no query, if this process has the right
-	}
+	args := prior(ctx, self, probeMode, string(argument))
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...) // #nosec G204
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
@@ -94,4 +91,14 @@ func probe(ctx context.Context, job probeJob) (latencies []time.Duration, err er
 		return nil, fmt.Errorf("probe: %w", err)
 	}
 	return latencies, json.Unmarshal(out, &latencies)
+}
+
+// prior returns the command for a program that precedes others on its core, so that they delay no query, if this process has the
+// right; otherwise it returns that of the program alone.
+func prior(ctx context.Context, command ...string) []string {
+	first := []string{"chrt", "-f", "10"}
+	if exec.CommandContext(ctx, first[0], append(slices.Clone(first[1:]), "true")...).Run() != nil { // #nosec G204
+		return command
+	}
+	return append(first, command...)
 }

@@ -38,6 +38,7 @@ func (b *bench) report(w io.Writer) error {
 		{partCores, b.reportCores},
 		{partCoherence, b.reportCoherence},
 		{partSessions, b.reportSessions},
+		{partKernel, b.reportKernel},
 	} {
 		if b.has(part.name) {
 			part.report(&text)
@@ -45,7 +46,7 @@ func (b *bench) report(w io.Writer) error {
 	}
 	b.reportBudgets(&text, "budget", budgets)
 	b.reportBudgets(&text, "bar", bars)
-	if b.needsDNSPerf() || b.has(partSearch) {
+	if b.needsDNSPerf() || b.has(partSearch) || b.has(partKernel) {
 		text.WriteString("\nQueries lost: ")
 		if len(b.lost) == 0 {
 			text.WriteString("none")

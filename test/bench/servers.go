@@ -67,6 +67,7 @@ type bench struct {
 	searchAPI *process         // an API server with the small cluster and its pods
 	small     []*server        // cluster DNS servers of the small cluster
 	search    []*searchServers // setups of the part search
+	pods      []*podServer     // servers of the part kernel
 
 	pprofOptions string // of new servers with a port for profiles
 
