@@ -25,7 +25,8 @@
 #define MAX_RECORD    4096    // bytes of a record
 #define GRANULE       128     // bytes; records begin at multiples
 #define ARENA         (2 << 20)
-#define MAX_ENTRIES   4096
+#define SLOTS         16384   // of the index, four for each entry
+#define PROBES        8       // slots that may have a key's entry
 #define MAX_LISTENERS 32
 #define MAX_SESSIONS  64
 #define MAX_CLIENTS   1024
@@ -61,6 +62,7 @@ struct control {
 	__u8 searches[MAX_LISTENERS]; // names are expanded by the search list of the client
 	__u64 clients_until;         // end of the search lists of clients, which nodecache verifies again and again
 	struct session sessions[MAX_SESSIONS];
+	__u64 seed; // of hashes
 	__be16 ports[MAX_PORTS];
 };
 
@@ -69,7 +71,7 @@ struct client_key {
 };
 
 struct client {
-	__u32 address[4]; // the key again, see validate
+	__u32 address[4]; // the key again, see find
 	__u32 list;
 };
 
@@ -88,6 +90,15 @@ struct key {
 struct place {
 	__u32 granule; // in the arena
 	__u32 version; // of the record
+};
+
+// index has the places. A key's slot is one of PROBES, the first of which is at the low bits of the key's hash. From the lowest bit
+// on, a slot has the version, the granule and the highest bits of the hash; 0 is an empty one.
+#define VERSION_BITS 26
+#define GRANULE_BITS 14
+#define TAG_SHIFT    (VERSION_BITS + GRANULE_BITS)
+struct index {
+	__u64 slots[SLOTS + PROBES];
 };
 
 // form is an answer in wire form. Offsets of data are from the begin of the record.
@@ -183,10 +194,11 @@ struct {
 } clients SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_ENTRIES);
-	__type(key, struct key);
-	__type(value, struct place);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct index);
 } places SEC(".maps");
 
 struct {
@@ -236,12 +248,13 @@ struct reply {
 	__u32 left;     // addresses to permute
 	__u32 counter;
 	__u32 complete; // the checksum of the query is complete, see check_sum
-	__u32 list;     // of the key
 };
 
 // work is the state of the query on a processor, between the functions below.
 struct work {
 	__u32 scratch, zeros;
+	__u64 now;  // when the packet arrived
+	__u64 hash; // of the name
 	__u8 query[256];
 	__u8 heads[HEADS]; // the headers of the packet end here, and the message of the reply begins
 	__u8 bytes[2048];  // of the reply
@@ -410,7 +423,8 @@ STEP parse_packet(struct __sk_buff *skb) {
 		return QUERY;
 	p->len = len;
 	w->key.listener = *l;
-	return bpf_ktime_get_ns() < c->until[*l & (MAX_LISTENERS - 1)] ? DONE : NO_LEASE;
+	w->now = bpf_ktime_get_ns();
+	return w->now < c->until[*l & (MAX_LISTENERS - 1)] ? DONE : NO_LEASE;
 }
 
 // check_sum compares the checksum of the query with its bytes. The sender has left the sum of the pseudo header in the field if a
@@ -438,10 +452,17 @@ static __always_inline __u64 mask_of(__s64 bytes) {
 	return ~before | (~none & ((1ULL << (8 * bytes & 63)) - 1));
 }
 
+// mix returns a hash of a hash and a word.
+static __always_inline __u64 mix(__u64 hash, __u64 word) {
+	hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
+	return hash ^ hash >> 32;
+}
+
 // parse_query parses the message and sets the key, except the list and the listener.
 STEP parse_query(void) {
+	struct control *c = control_of();
 	struct work *w = work_of();
-	if (!w)
+	if (!c || !w)
 		return PASS;
 	struct question *q = &w->question;
 	__u8 *b = w->query;
@@ -480,7 +501,7 @@ STEP parse_query(void) {
 	w->key.type = bpf_htons(read16(end));
 	w->key.flags = (q->dnssec_ok ? FLAG_DO : 0) | (b[3] & 0x10 ? FLAG_CD : 0);
 	w->key.list = 0;
-	__u64 any = 0;
+	__u64 any = 0, hash = c->seed;
 #pragma unroll
 	for (int i = 0; i < MAX_NAME / 8; i++) {
 		__u64 mask = mask_of((__s64)name_len - 8 * i);
@@ -489,9 +510,12 @@ STEP parse_query(void) {
 		__u64 upper = ~x & 0x8080808080808080ULL & ((low + 0x3f3f3f3f3f3f3f3fULL) ^ (low + 0x2525252525252525ULL));
 		any |= upper;
 		w->masks[i] = mask;
-		WORD(__u64, w->key.name + 8 * i) = x | upper >> 2;
+		x |= upper >> 2;
+		WORD(__u64, w->key.name + 8 * i) = x;
+		hash = mix(hash, x);
 	}
 	q->upper = any;
+	w->hash = hash;
 	return DONE;
 }
 
@@ -654,46 +678,59 @@ static __always_inline void copy_options(__u8 *to, const __u8 *from) {
 		WORD(__u64, to + i) = WORD(__u64, from + i);
 }
 
-// find sets the place of the record for the key of the query, with the search list of the client if that has an answer.
+// look_up sets the place of the record for the key of the query and a search list.
+STEP look_up(__u32 list) {
+	struct work *w = work_of();
+	__u32 zero = 0;
+	struct index *all = bpf_map_lookup_elem(&places, &zero);
+	if (!w || !all)
+		return PASS;
+	__u64 hash = mix(w->hash, (__u64)list << 32 | (__u32)w->key.type << 16 | w->key.flags << 8 | w->key.listener);
+	__u64 tag = hash >> TAG_SHIFT | 1, slot = 0;
+	const __u64 *slots = all->slots + (hash & (SLOTS - 1));
+#define PROBE(i) \
+	slot = WORD(__u64, slots + (i)); \
+	if (slot >> TAG_SHIFT == tag) \
+		goto found;
+	TIMES4(PROBE, 0)
+	TIMES4(PROBE, 4)
+	return NO_ENTRY;
+found:
+	w->reply.at.version = slot & ((1 << VERSION_BITS) - 1);
+	w->reply.at.granule = slot >> VERSION_BITS & ((1 << GRANULE_BITS) - 1);
+	w->key.list = list;
+	return DONE;
+}
+
+// find looks up the record for the search list of the client, if that has an answer, or the one without a list.
 STEP find(void) {
 	struct control *c = control_of();
 	struct work *w = work_of();
 	if (!c || !w)
 		return PASS;
-	struct place *found = 0;
 	if (c->searches[w->key.listener & (MAX_LISTENERS - 1)]) {
 		struct client_key key;
 		__builtin_memcpy(key.address, w->packet.source, 16);
 		struct client *client = bpf_map_lookup_elem(&clients, &key);
-		if (client && bpf_ktime_get_ns() < c->clients_until) {
-			w->reply.list = client->list;
-			w->key.list = client->list;
-			found = bpf_map_lookup_elem(&places, &w->key);
-			w->key.list = 0;
-			__u32 differ = 0;
+		if (client && w->now < c->clients_until) {
+			__u32 list = client->list, differ = 0;
 #pragma unroll
 			for (int i = 0; i < 4; i++)
 				differ |= client->address[i] ^ key.address[i];
 			if (differ)
-				return NO_ENTRY;
+				return NO_ENTRY; // nodecache has used the element of the map for another client meanwhile
+			if (look_up(list) == DONE)
+				return DONE;
 		}
 	}
-	if (!found) {
-		found = bpf_map_lookup_elem(&places, &w->key);
-		w->reply.list = 0;
-	}
-	if (!found)
-		return NO_ENTRY;
-	w->reply.at = *found;
-	return DONE;
+	return look_up(0);
 }
 
 // seconds returns a time in seconds, rounded up.
 static __always_inline __u32 seconds(__u64 ns) { return (ns + 999999999) / 1000000000; }
 
 // validate finds out whether the record may be served, and with which TTLs: the answer is valid while a session vouches for it,
-// or until its TTL ends. A place may be that of another key: nodecache may remove an element of a map and use it for another key
-// between the look-up and the reading of its value. So the record's key is compared.
+// or until its TTL ends. The record's key is compared, since that of another one may have the same slot and tag.
 STEP validate(void) {
 	struct control *c = control_of();
 	struct work *w = work_of();
@@ -706,13 +743,13 @@ STEP validate(void) {
 		return EXPIRED;
 	WORD(__u32, &w->scratch) = r->forms[0].at ? r->forms[0].at : r->forms[1].at;
 	const __u8 *name = (const __u8 *)r + AT(WORD(__u32, &w->scratch)) + HEADER;
-	__u64 differ = (r->list ^ w->reply.list) | (r->type ^ w->key.type) | (r->key_flags ^ w->key.flags) | (r->listener ^ w->key.listener);
+	__u64 differ = (r->list ^ w->key.list) | (r->type ^ w->key.type) | (r->key_flags ^ w->key.flags) | (r->listener ^ w->key.listener);
 #pragma unroll
 	for (int i = 0; i < MAX_NAME / 8; i++)
 		differ |= (WORD(__u64, name + 8 * i) & w->masks[i]) ^ WORD(__u64, w->key.name + 8 * i);
 	if (differ)
 		return NO_ENTRY;
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = w->now;
 	w->reply.counter = (w->question.edns ? COUNT_EDNS : 0) | (w->packet.ipv6 ? COUNT_IPV6 : 0) | (r->expires && now >= r->expires ? COUNT_BEYOND : 0);
 	w->reply.age = 0;
 	w->reply.max = 0;
@@ -914,7 +951,6 @@ static __always_inline int answer(struct __sk_buff *skb) {
 
 SEC("tc")
 int nearside_answer(struct __sk_buff *skb) {
-	__u64 begin = bpf_ktime_get_ns();
 	int result = answer(skb);
 	if (result == PASS)
 		return PASS;
@@ -923,8 +959,11 @@ int nearside_answer(struct __sk_buff *skb) {
 			count(result, 1);
 		return PASS;
 	}
+	struct work *w = work_of();
+	if (!w)
+		return PASS; // it is there
 	count(ANSWERED, 1);
-	count(NANOSECONDS, bpf_ktime_get_ns() - begin);
+	count(NANOSECONDS, bpf_ktime_get_ns() - w->now);
 	return bpf_redirect(skb->ifindex, 0);
 }
 

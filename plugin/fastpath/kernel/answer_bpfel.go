@@ -40,7 +40,13 @@ type answerControl struct {
 		Until  uint64
 		Lapsed uint64
 	}
+	Seed  uint64
 	Ports [4]uint16
+}
+
+type answerIndex struct {
+	_     structs.HostLayout
+	Slots [16392]uint64
 }
 
 type answerKey struct {
@@ -57,12 +63,6 @@ type answerListenerKey struct {
 	Address [4]uint32
 	Port    uint16
 	Zero    uint16
-}
-
-type answerPlace struct {
-	_       structs.HostLayout
-	Granule uint32
-	Version uint32
 }
 
 type answerRecord struct {
@@ -105,6 +105,8 @@ type answerWork struct {
 	_       structs.HostLayout
 	Scratch uint32
 	Zeros   uint32
+	Now     uint64
+	Hash    uint64
 	Query   [256]uint8
 	Heads   [64]uint8
 	Bytes   [2048]uint8
@@ -136,8 +138,12 @@ type answerWork struct {
 		CheckingDisabled uint8
 	}
 	Reply struct {
-		_        structs.HostLayout
-		At       answerPlace
+		_  structs.HostLayout
+		At struct {
+			_       structs.HostLayout
+			Granule uint32
+			Version uint32
+		}
 		Form     uint32
 		Len      uint32
 		Size     uint32
@@ -147,8 +153,8 @@ type answerWork struct {
 		Left     uint32
 		Counter  uint32
 		Complete uint32
-		List     uint32
 	}
+	_ [4]byte
 }
 
 // Names of all BPF objects in the ELF.

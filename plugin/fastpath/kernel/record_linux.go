@@ -25,6 +25,11 @@ const (
 	maxRecord    = 4096
 	granule      = 128
 	maxEntries   = 4096
+	slots        = 16384
+	probes       = 8
+	versionBits  = 26
+	granuleBits  = 14
+	tagShift     = versionBits + granuleBits
 	maxListeners = 32
 	maxSessions  = 64
 	maxPorts     = 4
@@ -69,6 +74,21 @@ func keyOf(q *Question, listener int) (k answerKey, ok bool) {
 		k.Flags |= flagCD
 	}
 	return k, true
+}
+
+// hash returns the hash of a key, as answer.c does.
+func (k *answerKey) hash(seed uint64) uint64 {
+	hash := seed
+	for i := 0; i < maxName; i += 8 {
+		hash = mix(hash, binary.LittleEndian.Uint64(k.Name[i:]))
+	}
+	return mix(hash, uint64(k.List)<<32|uint64(k.Type)<<16|uint64(k.Flags)<<8|uint64(k.Listener))
+}
+
+// mix returns a hash of a hash and a word.
+func mix(hash, word uint64) uint64 {
+	hash = (hash ^ word) * 0x9e3779b97f4a7c15
+	return hash ^ hash>>32
 }
 
 // bigEndian returns the number whose bytes in memory are those of v in network order. Both machines of nearside are little

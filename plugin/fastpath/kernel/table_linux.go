@@ -5,6 +5,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"runtime"
@@ -22,7 +23,7 @@ import (
 )
 
 // Bytes is the memory of the maps, which is a part of the store's budget.
-const Bytes = int64(arenaLen) + maxEntries*256
+const Bytes = int64(arenaLen) + int64(unsafe.Sizeof(answerIndex{})) + maxClients*128
 
 // copyBytes is the memory of a copy outside of the maps, with its counter, which is a part of the budget, too.
 const copyBytes = 704
@@ -69,6 +70,7 @@ type Table struct {
 	objects answerObjects
 	control *answerControl
 	arena   []byte
+	places  *answerIndex
 	unmap   []func() error
 	clock   clock
 	store   *answers.Store
@@ -116,12 +118,15 @@ type record struct {
 	entry   *answers.Entry
 	key     answerKey
 	memory  *answerRecord
-	place   answerPlace
-	len     int // in granules
+	version uint32  // while it is served
+	slot    *uint64 // of the key
+	first   int     // granule
+	len     int     // in granules
 	session *coherence.Session
 	counter Counter
 	counted [countKinds]uint64
-	idle    int // ticks without an answer
+	seen    uint64 // answers until the last call of Used, guarded by the store's mutex
+	idle    int    // ticks without an answer
 	over    atomic.Bool
 	grace   int // ticks since it is over
 }
@@ -158,6 +163,11 @@ func NewTable(store *answers.Store) (_ *Table, err error) {
 	if t.arena, err = t.mmap(t.objects.Arena, arenaLen); err != nil {
 		return nil, err
 	}
+	if memory, err = t.mmap(t.objects.Places, int(unsafe.Sizeof(answerIndex{}))); err != nil {
+		return nil, err
+	}
+	t.places = (*answerIndex)(unsafe.Pointer(&memory[0]))
+	t.control.Seed = rand.Uint64()
 	t.store.Reserve(Bytes)
 	t.done.Go(t.run)
 	return t, nil
@@ -315,8 +325,19 @@ func (t *Table) Clear(listener int) (epoch uint32) {
 	return t.epochs[listener]
 }
 
+// Used implements answers.Copy.
+func (r *record) Used() bool {
+	var all uint64
+	for kind := range countKinds {
+		all += atomic.LoadUint64(&r.memory.Counts[kind])
+	}
+	used := all != r.seen
+	r.seen = all
+	return used
+}
+
 // Serve implements answers.Copy.
-func (r *record) Serve() { atomic.StoreUint32(&r.memory.Version, r.place.Version) }
+func (r *record) Serve() { atomic.StoreUint32(&r.memory.Version, r.version) }
 
 // Remove implements answers.Copy: when it returns, no packet that arrives is answered from the record.
 func (r *record) Remove() {
@@ -406,20 +427,21 @@ func (t *Table) copy(o *Offer, now time.Duration) error {
 		t.missing += n
 		return errFull
 	}
-	t.version++
-	if t.version == 0 {
+	slot := t.slotOf(&key, old)
+	if slot == nil {
+		t.freeGranules(at, n)
+		return errFull
+	}
+	if t.version = (t.version + 1) % (1 << versionBits); t.version == 0 {
 		t.version = 1
 	}
 	r := &record{
-		table: t, entry: o.Entry, key: key, len: n, session: session, counter: o.Counter,
-		place:  answerPlace{Granule: uint32(at), Version: t.version}, // #nosec G115 -- within the arena
+		table: t, entry: o.Entry, key: key, slot: slot, len: n, session: session, counter: o.Counter,
+		version: t.version, first: at,
 		memory: (*answerRecord)(unsafe.Pointer(&t.arena[at*granule])),
 	}
 	copy(t.arena[at*granule:], encoded)
-	if err := t.objects.Places.Put(&key, &r.place); err != nil {
-		t.free(r)
-		return fmt.Errorf("add an entry: %w", err)
-	}
+	atomic.StoreUint64(slot, r.slotValue(key.hash(t.control.Seed)))
 	if old != nil {
 		t.end(old)
 	}
@@ -523,21 +545,39 @@ func (t *Table) end(r *record) {
 func (t *Table) forget(r *record) {
 	if t.byKey[r.key] == r {
 		delete(t.byKey, r.key)
-		_ = t.objects.Places.Delete(&r.key) // a failure leaves the place of a version that is over
+		atomic.StoreUint64(r.slot, 0)
 	}
 	delete(t.records, r)
 	t.store.Reserve(-copyBytes)
 	if s := t.sessions[r.session]; s != nil {
 		s.records--
 	}
-	t.free(r)
+	t.freeGranules(r.first, r.len)
 }
 
-func (t *Table) free(r *record) {
+// freeGranules makes n granules free.
+func (t *Table) freeGranules(first, n int) {
 	t.unfit = 0
-	for i := range r.len {
-		t.used[int(r.place.Granule)+i] = false
+	clear(t.used[first : first+n])
+}
+
+// slotOf returns the slot of a key in the index: that of the record which had the key, or a free one. It returns nil if there is none.
+func (t *Table) slotOf(key *answerKey, old *record) *uint64 {
+	if old != nil {
+		return old.slot
 	}
+	first := key.hash(t.control.Seed) % slots
+	for i := range t.places.Slots[first : first+probes] {
+		if slot := &t.places.Slots[int(first)+i]; *slot == 0 { // #nosec G115 -- within the index
+			return slot
+		}
+	}
+	return nil
+}
+
+// slotValue returns the value of the record's slot, given the hash of its key.
+func (r *record) slotValue(hash uint64) uint64 {
+	return (hash>>tagShift|1)<<tagShift | uint64(r.first)<<versionBits | uint64(r.version) // #nosec G115 -- not negative
 }
 
 // numberOf returns the number of a session, whose validity is copied from then on.

@@ -14,6 +14,8 @@ type Copy interface {
 	Serve()
 	// Remove ends the copy. It is called with the store locked when the entry leaves the store, and does not block.
 	Remove()
+	// Used reports whether it has answered since the last call. It is called with the store locked, and does not block.
+	Used() bool
 }
 
 // AddCopy adds a copy of an entry, which is removed together with the entry. It returns false if the entry is not stored any
@@ -45,6 +47,17 @@ func (e *Entry) List() uint32 {
 		return 0
 	}
 	return binary.BigEndian.Uint32([]byte(e.key[len(e.key)-listLen:]))
+}
+
+// copiesUsed reports whether copies have answered since the last call. mu is locked.
+func (e *Entry) copiesUsed() (used bool) {
+	if e.copies == nil {
+		return false
+	}
+	for _, c := range *e.copies {
+		used = c.Used() || used
+	}
+	return used
 }
 
 // DropCopies forgets those copies of an entry for which ended returns true.

@@ -7,10 +7,14 @@ import (
 )
 
 // fakeCopy counts the calls of the store.
-type fakeCopy struct{ served, removed int }
+type fakeCopy struct {
+	served, removed int
+	used            bool
+}
 
-func (c *fakeCopy) Serve()  { c.served++ }
-func (c *fakeCopy) Remove() { c.removed++ }
+func (c *fakeCopy) Serve()     { c.served++ }
+func (c *fakeCopy) Remove()    { c.removed++ }
+func (c *fakeCopy) Used() bool { return c.used }
 
 // TestCopies has copies of an entry that leaves the store in each way: they are removed before the store returns, once.
 func TestCopies(t *testing.T) {
@@ -36,7 +40,7 @@ func TestCopies(t *testing.T) {
 			store.DropCopies(e, func(c Copy) bool { return c == copies[1] })
 			leave(store, ks, session)
 			got := []fakeCopy{*copies[0], *copies[1], *copies[2]}
-			if want := []fakeCopy{{1, 1}, {1, 0}, {1, 1}}; !slices.Equal(got, want) {
+			if want := []fakeCopy{{served: 1, removed: 1}, {served: 1}, {served: 1, removed: 1}}; !slices.Equal(got, want) {
 				t.Errorf("calls %v, want %v", got, want)
 			}
 			var late fakeCopy
@@ -86,5 +90,21 @@ func TestCountCopied(t *testing.T) {
 	e.CountCopied(8, time.Second)
 	if e.Popularity.Count(2 * time.Second) {
 		t.Error("9 hits are 10")
+	}
+}
+
+// TestEvictCopied fills the store with other names while a copy of an entry is used, and while another one's is not.
+func TestEvictCopied(t *testing.T) {
+	store, _ := newStore(100*1000, false)
+	ks := store.NewKeyspace()
+	entry := func(n int) *Entry { return put(ks, n, &Entry{Validity: Validity{Expires: time.Hour}}) }
+	used, unused := entry(1), entry(2)
+	store.AddCopy(used, &fakeCopy{used: true})
+	store.AddCopy(unused, &fakeCopy{})
+	for n := range 1000 {
+		entry(10 + n)
+	}
+	if !store.Has(used) || store.Has(unused) {
+		t.Errorf("the entry whose copy is used is stored: %t, the other one: %t", store.Has(used), store.Has(unused))
 	}
 }

@@ -56,6 +56,9 @@ func (s *Store) evict(may func(*Entry) bool) bool {
 	for e := s.hand; rounds <= creditCostly; {
 		next := e.newer
 		if may(e) {
+			if e.credit.Load() <= 0 && e.copiesUsed() { // hits that CountCopied has not counted yet
+				e.use()
+			}
 			if e.credit.Load() <= 0 || rounds == creditCostly || e.useless(now) {
 				s.hand = next
 				s.unlink(e)
