@@ -123,8 +123,8 @@ func TestReportKernel(t *testing.T) {
 	}
 	for _, want := range []string{
 		"100000 queries/s of a pod for 30 s", "| 10.0 | 1.00 | missing |\n", "| 30.0 | 3.00 | missing |\n",
-		"beyond the load | 0.50 us | yes |", "1/4 of the echo | 0.50 us, 1/6.0 of 3.00 us | yes |",
-		"1/5 of Unbound | 0.50 us, 1/8.0 of 4.00 us | yes |",
+		"beyond the load | 0.40 us | yes |", "1/4 of the echo | 0.40 us, 1/5.0 of 2.00 us | yes |",
+		"1/5 of Unbound | 0.40 us, 1/7.5 of 3.00 us | yes |",
 		"fast path's | 10.00 us, 1/3.0 of 30.00 us | yes |", "none lost | 1 lost | **no** |",
 		"Other load of the machine before the measurements: 20.0",
 	} {
