@@ -17,6 +17,7 @@
 
 // The limits; table.go has the same ones.
 #define MAX_NAME      128     // bytes of a name in wire form
+#define SHORT_NAME    64      // most names have no more bytes
 #define MAX_ANSWER    1232    // bytes of a reply, DNS flag day 2020
 #define MAX_OPTIONS   64      // bytes of EDNS options in a reply
 #define MAX_TTLS      96      // records of an answer
@@ -76,7 +77,7 @@ struct client {
 };
 
 struct key {
-	__u8 name[MAX_NAME]; // wire form, lower case, then zeros
+	__u8 name[MAX_NAME]; // wire form, lower case; zeros up to SHORT_NAME, or MAX_NAME
 	__u32 list;          // search list of the client, 0 if the name is not expanded
 	__be16 type;
 	__u8 flags; // FLAG_DO, FLAG_CD
@@ -458,6 +459,19 @@ static __always_inline __u64 mix(__u64 hash, __u64 word) {
 	return hash ^ hash >> 32;
 }
 
+// parse_word sets the mask and the lower-case letters of the i-th word of the name, and returns the hash with the word.
+static __always_inline __u64 parse_word(struct work *w, int i, __u32 name_len, __u64 hash, __u64 *any) {
+	__u64 mask = mask_of((__s64)name_len - 8 * i);
+	__u64 x = WORD(__u64, w->query + HEADER + 8 * i) & mask;
+	__u64 low = x & 0x7f7f7f7f7f7f7f7fULL;
+	__u64 upper = ~x & 0x8080808080808080ULL & ((low + 0x3f3f3f3f3f3f3f3fULL) ^ (low + 0x2525252525252525ULL));
+	*any |= upper;
+	x |= upper >> 2;
+	w->masks[i] = mask;
+	WORD(__u64, w->key.name + 8 * i) = x;
+	return mix(hash, x);
+}
+
 // parse_query parses the message and sets the key, except the list and the listener.
 STEP parse_query(void) {
 	struct control *c = control_of();
@@ -503,16 +517,12 @@ STEP parse_query(void) {
 	w->key.list = 0;
 	__u64 any = 0, hash = c->seed;
 #pragma unroll
-	for (int i = 0; i < MAX_NAME / 8; i++) {
-		__u64 mask = mask_of((__s64)name_len - 8 * i);
-		__u64 x = WORD(__u64, b + HEADER + 8 * i) & mask;
-		__u64 low = x & 0x7f7f7f7f7f7f7f7fULL;
-		__u64 upper = ~x & 0x8080808080808080ULL & ((low + 0x3f3f3f3f3f3f3f3fULL) ^ (low + 0x2525252525252525ULL));
-		any |= upper;
-		w->masks[i] = mask;
-		x |= upper >> 2;
-		WORD(__u64, w->key.name + 8 * i) = x;
-		hash = mix(hash, x);
+	for (int i = 0; i < SHORT_NAME / 8; i++)
+		hash = parse_word(w, i, name_len, hash, &any);
+	if (name_len > SHORT_NAME) {
+#pragma unroll
+		for (int i = SHORT_NAME / 8; i < MAX_NAME / 8; i++)
+			hash = parse_word(w, i, name_len, hash, &any);
 	}
 	q->upper = any;
 	w->hash = hash;
@@ -599,6 +609,12 @@ STEP set_ttls(void) {
 	return DONE;
 }
 
+// set_word gives the i-th word of a name the letters of the query.
+static __always_inline void set_word(struct work *w, __u8 *to, int i) {
+	__u64 mask = w->masks[i];
+	WORD(__u64, to + 8 * i) = (WORD(__u64, to + 8 * i) & ~mask) | (WORD(__u64, w->query + HEADER + 8 * i) & mask);
+}
+
 // set_name gives a name in the reply, which is that of the question, the letters of the query.
 STEP set_name(__u32 at) {
 	struct work *w = work_of();
@@ -606,9 +622,12 @@ STEP set_name(__u32 at) {
 		return PASS;
 	__u8 *to = w->bytes + at;
 #pragma unroll
-	for (int i = 0; i < MAX_NAME / 8; i++) {
-		__u64 mask = w->masks[i];
-		WORD(__u64, to + 8 * i) = (WORD(__u64, to + 8 * i) & ~mask) | (WORD(__u64, w->query + HEADER + 8 * i) & mask);
+	for (int i = 0; i < SHORT_NAME / 8; i++)
+		set_word(w, to, i);
+	if (w->question.name_len > SHORT_NAME) {
+#pragma unroll
+		for (int i = SHORT_NAME / 8; i < MAX_NAME / 8; i++)
+			set_word(w, to, i);
 	}
 	return DONE;
 }
@@ -745,8 +764,13 @@ STEP validate(void) {
 	const __u8 *name = (const __u8 *)r + AT(WORD(__u32, &w->scratch)) + HEADER;
 	__u64 differ = (r->list ^ w->key.list) | (r->type ^ w->key.type) | (r->key_flags ^ w->key.flags) | (r->listener ^ w->key.listener);
 #pragma unroll
-	for (int i = 0; i < MAX_NAME / 8; i++)
+	for (int i = 0; i < SHORT_NAME / 8; i++)
 		differ |= (WORD(__u64, name + 8 * i) & w->masks[i]) ^ WORD(__u64, w->key.name + 8 * i);
+	if (r->name_len > SHORT_NAME) {
+#pragma unroll
+		for (int i = SHORT_NAME / 8; i < MAX_NAME / 8; i++)
+			differ |= (WORD(__u64, name + 8 * i) & w->masks[i]) ^ WORD(__u64, w->key.name + 8 * i);
+	}
 	if (differ)
 		return NO_ENTRY;
 	__u64 now = w->now;
@@ -939,10 +963,10 @@ static __always_inline int answer(struct __sk_buff *skb) {
 	struct work *w = work_of();
 	if (!w)
 		return PASS;
-	__builtin_memset(w->query, 0, MAX_QUERY + 9); // a multiple of 8, with what the sum of the last bytes reads
 	__u32 len = w->packet.len, head = w->packet.dns;
 	if (len < HEADER || len > MAX_QUERY || bpf_skb_load_bytes(skb, head, w->query, len))
 		return PACKET;
+	WORD(__u32, w->query + len) = 0; // the sum of the last bytes
 	if ((result = parse_query()) != DONE || (result = find()) != DONE || (result = validate()) != DONE || (result = choose()) != DONE ||
 	    (result = check_sum()) != DONE || (result = build()) != DONE)
 		return result;

@@ -17,6 +17,7 @@ import (
 // The limits of answer.c.
 const (
 	maxName      = 128
+	shortName    = 64
 	maxAnswer    = 1232
 	maxOptions   = 64
 	maxTTLs      = 96
@@ -76,10 +77,13 @@ func keyOf(q *Question, listener int) (k answerKey, ok bool) {
 	return k, true
 }
 
-// hash returns the hash of a key, as answer.c does.
-func (k *answerKey) hash(seed uint64) uint64 {
-	hash := seed
-	for i := 0; i < maxName; i += 8 {
+// hash returns the hash of a key whose name has nameLen bytes, as answer.c does.
+func (k *answerKey) hash(seed uint64, nameLen int) uint64 {
+	hash, end := seed, shortName
+	if nameLen > shortName {
+		end = maxName
+	}
+	for i := 0; i < end; i += 8 {
 		hash = mix(hash, binary.LittleEndian.Uint64(k.Name[i:]))
 	}
 	return mix(hash, uint64(k.List)<<32|uint64(k.Type)<<16|uint64(k.Flags)<<8|uint64(k.Listener))

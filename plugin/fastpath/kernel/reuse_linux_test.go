@@ -50,7 +50,7 @@ func TestOtherRecord(t *testing.T) {
 		return b.byKey[k]
 	}
 	own := recordOf(web, listener4)
-	hash := own.key.hash(b.control.Seed)
+	hash := own.key.hash(b.control.Seed, len(names[web]))
 	for name, other := range map[string]*record{"another name": recordOf(otherWeb, listener4), "another listener": recordOf(web, listener6)} {
 		if atomic.StoreUint64(own.slot, own.slotValue(hash)); b.ask(web, nil) != redirected {
 			t.Fatal("no answer from its own record")

@@ -427,7 +427,8 @@ func (t *Table) copy(o *Offer, now time.Duration) error {
 		t.missing += n
 		return errFull
 	}
-	slot := t.slotOf(&key, old)
+	hash := key.hash(t.control.Seed, len(o.Question.Name))
+	slot := t.slotOf(hash, old)
 	if slot == nil {
 		t.freeGranules(at, n)
 		return errFull
@@ -441,7 +442,7 @@ func (t *Table) copy(o *Offer, now time.Duration) error {
 		memory: (*answerRecord)(unsafe.Pointer(&t.arena[at*granule])),
 	}
 	copy(t.arena[at*granule:], encoded)
-	atomic.StoreUint64(slot, r.slotValue(key.hash(t.control.Seed)))
+	atomic.StoreUint64(slot, r.slotValue(hash))
 	if old != nil {
 		t.end(old)
 	}
@@ -562,11 +563,11 @@ func (t *Table) freeGranules(first, n int) {
 }
 
 // slotOf returns the slot of a key in the index: that of the record which had the key, or a free one. It returns nil if there is none.
-func (t *Table) slotOf(key *answerKey, old *record) *uint64 {
+func (t *Table) slotOf(hash uint64, old *record) *uint64 {
 	if old != nil {
 		return old.slot
 	}
-	first := key.hash(t.control.Seed) % slots
+	first := hash % slots
 	for i := range t.places.Slots[first : first+probes] {
 		if slot := &t.places.Slots[int(first)+i]; *slot == 0 { // #nosec G115 -- within the index
 			return slot
