@@ -29,8 +29,8 @@ run: build ## clusterdns on 127.0.0.1:1053 with the demo cluster of deploy/demo
 # Tests of the lease, which expires after a second, need the whole machine, so they run alone.
 test: ## every test, beside real servers, which it installs or builds first
 	test/install.sh
-	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 20m $$(go list ./... | grep -v '/test/nodelocal$$')
-	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 20m ./test/nodelocal
+	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 20m $$(go list ./... | grep -vE '/test/(nodelocal|inkernel)$$')
+	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 20m -p 1 ./test/nodelocal ./test/inkernel
 
 # A cluster of one node: etcd, the parts of Kubernetes and containerd, in namespaces of their own.
 e2e: ## images and deploy/ on a real kubelet, queried from pods; needs root
@@ -59,6 +59,9 @@ properties: ## the random tests with new seeds, for TIME
 history: ## random changes, queries and faults with new seeds, for TIME: no answer of a node's cache is older than a second
 	test/install.sh etcd kube-apiserver
 	test/properties.sh $(TIME) ./test/coherence
+
+lives: ## answers in the kernel while pods, reloads, updates and SIGKILLs come and go, for TIME: none wrong, none lost
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_LOAD=$(TIME) go test -count=1 -timeout 2h -v -run TestRandomChanges ./test/inkernel
 
 mutations: ## defects of the programs, which the history checker has to detect
 	test/install.sh etcd kube-apiserver

@@ -27,26 +27,30 @@ var programsConfined = []confined{
 // testConfined checks that the programs have the rights of their manifests, and no others.
 func (c *cluster) testConfined(t *testing.T) {
 	for _, want := range programsConfined {
-		t.Run(want.program, func(t *testing.T) {
-			all := strings.Fields(c.run(t, "ps", "-C", want.program, "-o", "pid="))
-			if len(all) == 0 {
-				t.Fatal("it does not run")
+		t.Run(want.program, func(t *testing.T) { c.verifyConfined(t, want) })
+	}
+}
+
+// verifyConfined checks the processes of a program.
+func (c *cluster) verifyConfined(t *testing.T, want confined) {
+	t.Helper()
+	all := strings.Fields(c.run(t, "ps", "-C", want.program, "-o", "pid="))
+	if len(all) == 0 {
+		t.Fatal("it does not run")
+	}
+	for _, pid := range all {
+		for _, problem := range want.problems(c.run(t, "cat", "/proc/"+pid+"/status")) {
+			t.Errorf("process %s: %s", pid, problem)
+		}
+		options := ""
+		for line := range strings.Lines(c.run(t, "cat", "/proc/"+pid+"/mountinfo")) {
+			if words := strings.Fields(line); len(words) > 5 && words[4] == "/" {
+				options = words[5]
 			}
-			for _, pid := range all {
-				for _, problem := range want.problems(c.run(t, "cat", "/proc/"+pid+"/status")) {
-					t.Errorf("process %s: %s", pid, problem)
-				}
-				options := ""
-				for line := range strings.Lines(c.run(t, "cat", "/proc/"+pid+"/mountinfo")) {
-					if words := strings.Fields(line); len(words) > 5 && words[4] == "/" {
-						options = words[5]
-					}
-				}
-				if !strings.HasPrefix(options, "ro,") {
-					t.Errorf("process %s: its root is mounted with %q", pid, options)
-				}
-			}
-		})
+		}
+		if !strings.HasPrefix(options, "ro,") {
+			t.Errorf("process %s: its root is mounted with %q", pid, options)
+		}
 	}
 }
 

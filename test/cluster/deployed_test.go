@@ -3,15 +3,12 @@
 package cluster
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -69,6 +66,11 @@ var ways = []way{
 	// With kube-proxy in nftables mode, as here: the kernel may lack IPVS.
 	{name: "ipvs", service: kubeDNS, files: overlay("ipvs"), direct: true, more: func(t *testing.T, c *cluster) {
 		t.Run("local address", func(t *testing.T) { c.testAddress(t, "169.254.20.10") })
+	}},
+	{name: "kernel", service: kubeDNS, files: component("kernel"), more: func(t *testing.T, c *cluster) {
+		t.Run("answers in the kernel", func(t *testing.T) { c.testKernel(t) })
+		t.Run("doctor", func(t *testing.T) { c.testDoctor(t) })
+		t.Run("update of the DaemonSet", func(t *testing.T) { c.testUpdate(t, "daemonset/nodecache", nodecachePods) })
 	}},
 }
 
@@ -311,31 +313,9 @@ func TestStateDifference(t *testing.T) {
 }
 
 // requests returns the number of queries that nodecache has counted.
-func (c *cluster) requests(t *testing.T) (sum float64) {
+func (c *cluster) requests(t *testing.T) float64 {
 	t.Helper()
-	reply, err := c.Node.Client().Get("http://" + net.JoinHostPort(c.Node.IPv4.String(), "9253") + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(reply.Body)
-	for lines.Scan() {
-		name, value, found := strings.Cut(lines.Text(), "} ")
-		if !found || !strings.HasPrefix(name, "coredns_dns_requests_total{") {
-			continue
-		}
-		n, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum += n
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := reply.Body.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return sum
+	return c.metric(t, "coredns_dns_requests_total")
 }
 
 // showPods logs the state of the cluster's pods, and their logs.

@@ -101,7 +101,7 @@ func (n *node) addPod(t testing.TB, s shape) *pod {
 	if s == bridged {
 		if !n.bridge {
 			n.bridge = true
-			batch(t, n.Namespace, "link add cni0 type bridge", "link set cni0 up", "addr add 10.101.0.1/16 dev cni0",
+			batch(t, n.Namespace, "link add cni0 address 02:00:00:00:00:01 type bridge", "link set cni0 up", "addr add 10.101.0.1/16 dev cni0",
 				"addr add fd01:1::1/64 dev cni0 nodad")
 		}
 		batch(t, n.Namespace, pair, fmt.Sprintf("link set %s master cni0 up", p.device))

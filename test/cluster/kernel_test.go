@@ -1,0 +1,90 @@
+//go:build linux
+
+package cluster
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// component is the overlay kube-proxy with a component, in a folder of the test.
+func component(name string) func(*testing.T, *cluster) []string {
+	return func(t *testing.T, c *cluster) []string {
+		deploy, err := filepath.Abs(filepath.Join(root, "deploy/overlays"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		folder := filepath.Join(c.folder, name)
+		relative, err := filepath.Rel(folder, deploy) // as kustomize requires
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(folder, 0o750); err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprintf("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [%s/kube-proxy]\ncomponents: [%s/components/%s]\n",
+			relative, relative, name)
+		if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return []string{"-k", folder}
+	}
+}
+
+// testKernel queries from a pod until the kernel answers. nodecache has the capability BPF, and is confined otherwise.
+func (c *cluster) testKernel(t *testing.T) {
+	nodecache := programsConfined[slices.IndexFunc(programsConfined, func(p confined) bool { return p.program == "nodecache" })]
+	nodecache.capabilities = append(slices.Clone(nodecache.capabilities), unix.CAP_BPF)
+	c.verifyConfined(t, nodecache)
+	for _, name := range []string{"web.shop.svc.cluster.local", "www.example.test"} {
+		before := c.metric(t, "nearside_kernel_answered_total")
+		c.wait(t, name+" in the kernel", startTimeout, func() error {
+			text, err := c.pod(t, "client").request("GET", "/ask", url.Values{"name": {name}})
+			if err == nil && !strings.HasPrefix(text, "NOERROR") {
+				err = fmt.Errorf("answer %q", text)
+			}
+			if err == nil && c.metric(t, "nearside_kernel_answered_total") == before {
+				err = fmt.Errorf("the kernel has not answered")
+			}
+			return err
+		})
+	}
+}
+
+// metric returns the sum of the samples of a metric of nodecache.
+func (c *cluster) metric(t *testing.T, metric string) (sum float64) {
+	t.Helper()
+	reply, err := c.Node.Client().Get("http://" + net.JoinHostPort(c.Node.IPv4.String(), "9253") + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(reply.Body)
+	for lines.Scan() {
+		space := strings.LastIndexByte(lines.Text(), ' ')
+		if name, _, _ := strings.Cut(lines.Text()[:max(space, 0)], "{"); name != metric {
+			continue
+		}
+		n, err := strconv.ParseFloat(lines.Text()[space+1:], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := reply.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}
