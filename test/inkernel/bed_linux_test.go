@@ -101,6 +101,8 @@ func (n *node) addPod(t testing.TB, s shape) *pod {
 	if s == bridged {
 		if !n.bridge {
 			n.bridge = true
+			// A bridge without an address of its own takes the lowest of its ports, so that each pod that comes or goes could change
+			// the address which the others have in their tables of neighbors.
 			batch(t, n.Namespace, "link add cni0 address 02:00:00:00:00:01 type bridge", "link set cni0 up", "addr add 10.101.0.1/16 dev cni0",
 				"addr add fd01:1::1/64 dev cni0 nodad")
 		}
