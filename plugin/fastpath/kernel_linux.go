@@ -54,7 +54,7 @@ func (k *kernelAnswers) serve(l *listener) {
 	}
 	s := l.server.Load()
 	wanted := s.wantsKernel()
-	address, ok := ownAddress(l.address)
+	_, ok := ownAddress(l.address)
 	if !wanted || !ok {
 		if wanted {
 			log.Warningf("%s: the kernel answers no queries: a server that listens on all addresses has no node-local one: set bind", l.address)
@@ -73,6 +73,22 @@ func (k *kernelAnswers) serve(l *listener) {
 		return
 	}
 	k.failure = ""
+	for other := range k.listeners {
+		if other != l && other.kernel.Load() == nil { // a failure has ended its answers
+			k.listen(other)
+		}
+	}
+	k.listen(l) // last: of two listeners with an address, this one has the epoch of the number
+	before := k.unfollow
+	k.unfollow = leases.Process.Follow(k.setLease) // which calls it for the present leases, too
+	if before != nil {                             // after that, so that no release is missed
+		before()
+	}
+}
+
+// listen has the program answer queries to a listener.
+func (k *kernelAnswers) listen(l *listener) {
+	address, _ := ownAddress(l.address)
 	n, err := k.table.Listen(address)
 	if err != nil {
 		log.Warningf("%s: %v", l.address, err)
@@ -81,10 +97,6 @@ func (k *kernelAnswers) serve(l *listener) {
 	k.numbers.Store(address, n)
 	served := &kernelListener{table: k.table, interfaces: k.interfaces, number: n, epoch: k.table.Clear(n)}
 	l.kernel.Store(served)
-	if k.unfollow != nil {
-		k.unfollow()
-	}
-	k.unfollow = leases.Process.Follow(k.setLease) // which calls it for the present leases, too
 	time.AfterFunc(leaseWait, func() { k.checkLease(l, served) })
 }
 
@@ -137,6 +149,9 @@ func (k *kernelAnswers) setLease(address netip.AddrPort, until time.Time) {
 
 // open loads the program, and attaches it to the interfaces of pods. After an error, shut has to be called.
 func (k *kernelAnswers) open(forced bool) (err error) {
+	if err := kernel.CheckBudget(answers.Shared); err != nil {
+		return err // the budget may be that of a reload
+	}
 	switch {
 	case k.table == nil:
 		if k.table, err = kernel.NewTable(answers.Shared); err != nil {

@@ -91,6 +91,10 @@ func (n *node) handOver(successors []*node) {
 	}
 	n.finish()
 	for _, a := range n.config.Addresses {
+		shared := func(s *node) bool { return s.config.Port == n.config.Port && slices.Contains(s.config.Addresses, a) }
+		if !slices.ContainsFunc(successors, shared) {
+			leases.Process.Release(netip.AddrPortFrom(a, n.config.Port))
+		}
 		if slices.Contains(used, a) {
 			continue
 		}

@@ -109,8 +109,12 @@ func TestKernelWithoutCapability(t *testing.T) {
 		})
 		n.awaitService(t)
 		n.awaitProbe(t, n.container.ReadinessProbe)
-		for name := range n.kernelMetrics(t) {
-			if strings.HasPrefix(name, "nearside_kernel_") {
+		all := n.kernelMetrics(t)
+		if loaded, ok := all["nearside_kernel_loaded"]; !ok || loaded != 0 {
+			t.Errorf("nearside_kernel_loaded is %v, %t", loaded, ok)
+		}
+		for name := range all {
+			if strings.HasPrefix(name, "nearside_kernel_") && name != "nearside_kernel_loaded" {
 				t.Errorf("there is %s", name)
 			}
 		}

@@ -261,20 +261,13 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestSmallBudget has a budget that the maps would consume.
-func TestSmallBudget(t *testing.T) {
-	requireRoot(t)
-	store := answers.NewStore(Bytes + Bytes/2)
-	if table, err := NewTable(store); err == nil {
-		t.Error("the maps have more than half of the budget")
-		if err := table.Close(); err != nil {
-			t.Error(err)
-		}
-	} else if !strings.Contains(err.Error(), "budget") {
-		t.Error(err)
+// TestCheckBudget has budgets which the maps would consume, and which they would not.
+func TestCheckBudget(t *testing.T) {
+	if err := CheckBudget(answers.NewStore(Bytes + Bytes/2)); err == nil || !strings.Contains(err.Error(), "budget") {
+		t.Errorf("more than half of the budget: %v", err)
 	}
-	if store.Bytes() != 0 {
-		t.Errorf("%d bytes are reserved", store.Bytes())
+	if err := CheckBudget(answers.NewStore(2 * Bytes)); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -330,5 +323,23 @@ func TestIndex(t *testing.T) {
 		if slot != 0 {
 			t.Fatalf("slot %d remains", i)
 		}
+	}
+}
+
+// fixedGeneration is a Generation that does not advance.
+type fixedGeneration struct{}
+
+// Load implements answers.Generation.
+func (fixedGeneration) Load() uint64 { return 1 }
+
+// TestByGeneration has an answer that ends with a change of the cluster's data: it is not copied, since the kernel does not see that.
+func TestByGeneration(t *testing.T) {
+	b := newBed(t)
+	e := address(t, web, func(e *answers.Entry) { e.DependOn(fixedGeneration{}) })
+	if Fits(e) {
+		t.Error("the entry fits")
+	}
+	if err := b.offer(e, b.numbers[listener4], b.stored(web, e), false); err == nil || b.ask(web, nil) == redirected {
+		t.Errorf("the entry is copied: %v", err)
 	}
 }

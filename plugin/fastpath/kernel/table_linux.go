@@ -131,12 +131,17 @@ type record struct {
 	grace   int // ticks since it is over
 }
 
-// NewTable loads the program and its maps. An error names the step, such as a missing capability. The maps may have half of the
-// store's budget.
-func NewTable(store *answers.Store) (_ *Table, err error) {
+// CheckBudget returns an error if the maps need more than half of a store's budget.
+func CheckBudget(store *answers.Store) error {
 	if budget := store.Budget(); budget < 2*Bytes {
-		return nil, fmt.Errorf("the maps need %d bytes, more than half of the budget of plugin cache, which is %d bytes", Bytes, budget)
+		return fmt.Errorf("the maps need %d bytes, more than half of the budget of plugin cache, which is %d bytes", Bytes, budget)
 	}
+	return nil
+}
+
+// NewTable loads the program and its maps, for a store whose budget CheckBudget accepts. An error names the step, such as a missing
+// capability.
+func NewTable(store *answers.Store) (_ *Table, err error) {
 	t := &Table{
 		store: store, offers: make(chan Offer, maxOffers), ended: make(chan struct{}), byKey: map[answerKey]*record{},
 		records: map[*record]struct{}{}, sessions: map[*coherence.Session]*sessionCopy{}, clients: map[netip.Addr]clientList{},
@@ -212,6 +217,8 @@ func (t *Table) Close() error {
 	close(t.ended)
 	t.done.Wait()
 	t.store.Reserve(-Bytes)
+	t.mu.Lock() // Statistics may read the counters
+	defer t.mu.Unlock()
 	return t.closeMaps()
 }
 
@@ -321,6 +328,9 @@ func (t *Table) Clear(listener int) (epoch uint32) {
 			t.end(r)
 		}
 	}
+	// The search lists are those of the previous configuration. The next offers bring those of the present one.
+	t.control.Searches[listener] = 0
+	t.endClients()
 	t.epochs[listener]++
 	return t.epochs[listener]
 }
@@ -431,6 +441,7 @@ func (t *Table) copy(o *Offer, now time.Duration) error {
 	slot := t.slotOf(hash, old)
 	if slot == nil {
 		t.freeGranules(at, n)
+		t.endIdle(hash)
 		return errFull
 	}
 	if t.version = (t.version + 1) % (1 << versionBits); t.version == 0 {
@@ -483,6 +494,18 @@ func (t *Table) setClient(o *Offer) error {
 
 // clientsFor is the time for which the search lists of clients are valid after they were verified, at each tick.
 const clientsFor = 2 * tick
+
+// endClients removes all clients.
+func (t *Table) endClients() {
+	for a := range t.clients {
+		err := t.objects.Clients.Delete(answerClientKey{Address: addressKey(a)})
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			atomic.StoreUint64(&t.control.ClientsUntil, 0) // until verifyClients has removed it
+			continue
+		}
+		delete(t.clients, a)
+	}
+}
 
 // verifyClients removes the clients whose search list has changed or is not known any more, and those that were not offered for
 // clientTicks. If one cannot be removed, the lists of all end.
@@ -574,6 +597,16 @@ func (t *Table) slotOf(hash uint64, old *record) *uint64 {
 		}
 	}
 	return nil
+}
+
+// endIdle ends the copies in the slots of a hash that were not used lately, which are free for a later offer.
+func (t *Table) endIdle(hash uint64) {
+	first := &t.places.Slots[hash%slots]
+	for r := range t.records {
+		if at := uintptr(unsafe.Pointer(r.slot)) - uintptr(unsafe.Pointer(first)); at < probes*8 && r.idle >= idleTicks && !r.over.Load() {
+			t.end(r)
+		}
+	}
 }
 
 // slotValue returns the value of the record's slot, given the hash of its key.
