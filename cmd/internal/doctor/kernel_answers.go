@@ -180,6 +180,11 @@ func (n *node) probeKernelAnswers(ctx context.Context) []Line {
 func judgeKernelAnswers(metrics families) []Line {
 	const interfaces = "nearside_kernel_interfaces"
 	line := Line{Check: "kernel answers interfaces", Verdict: OK}
+	if _, ok := metrics.value("nearside_kernel_loaded", nil); !ok {
+		line.Value, line.Verdict = "not in the configuration that nodecache runs", Warn
+		line.Advice = "nodecache has not loaded this Corefile: its log has the reason, or it is an older version"
+		return []Line{line}
+	}
 	attached, loaded := metrics.value(interfaces, map[string]string{"state": "attached"})
 	if !loaded {
 		line.Value, line.Verdict = "the program is not loaded", Warn

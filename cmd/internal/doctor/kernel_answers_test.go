@@ -92,7 +92,9 @@ func TestCheckKernelAnswers(t *testing.T) {
 }
 
 // answersMetrics is a page of nodecache's metrics with answers in the kernel.
-const answersMetrics = `# TYPE nearside_kernel_entries gauge
+const answersMetrics = `# TYPE nearside_kernel_loaded gauge
+nearside_kernel_loaded 1
+# TYPE nearside_kernel_entries gauge
 nearside_kernel_entries 240
 # TYPE nearside_kernel_answered_total counter
 nearside_kernel_answered_total 1.2345e+06
@@ -113,9 +115,10 @@ func TestProbeKernelAnswers(t *testing.T) {
 		{"an error of the kernel", answersMetrics + "nearside_kernel_interfaces{state=\"error\"} 1\n", "warn | kernel answers interfaces | 14 attached; refused: error 1 | advice\n" + queries},
 		{"all refused", strings.Replace(answersMetrics, `"attached"} 14`, `"attached"} 0`, 1) + "nearside_kernel_interfaces{state=\"policy\"} 15\n",
 			"warn | kernel answers interfaces | 0 attached; refused: policy 15 | advice\n" + queries},
-		{"no lease", "# TYPE nearside_kernel_interfaces gauge\nnearside_kernel_interfaces{state=\"attached\"} 1\n# TYPE nearside_kernel_passed_total counter\nnearside_kernel_passed_total{reason=\"no_lease\"} 7\n",
+		{"no lease", "# TYPE nearside_kernel_loaded gauge\nnearside_kernel_loaded 1\n# TYPE nearside_kernel_interfaces gauge\nnearside_kernel_interfaces{state=\"attached\"} 1\n# TYPE nearside_kernel_passed_total counter\nnearside_kernel_passed_total{reason=\"no_lease\"} 7\n",
 			"ok | kernel answers interfaces | 1 attached\nwarn | kernel answers queries | 0 stored answers, 0 answered; passed on: no_lease 7 | advice\n"},
-		{"not loaded", "up 1\n", "warn | kernel answers interfaces | the program is not loaded | advice\n"},
+		{"another configuration", "up 1\n", "warn | kernel answers interfaces | not in the configuration that nodecache runs | advice\n"},
+		{"not loaded", "# TYPE nearside_kernel_loaded gauge\nnearside_kernel_loaded 0\n", "warn | kernel answers interfaces | the program is not loaded | advice\n"},
 		{"not metrics", "<html>\n", "skip | kernel answers interfaces | metrics of nodecache at ADDRESS: text format parsing error in line 1: invalid metric name | advice\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
