@@ -137,10 +137,10 @@ func (r *registry) serve(address string, s *server, own *net.UDPConn, tcp syscal
 		return err
 	}
 	r.all[address] = l
+	l.serveTCP(tcp) // before the first answer over UDP: a client that has got it can open a session
 	for _, r := range l.readers {
 		go r.run()
 	}
-	l.serveTCP(tcp)
 	return nil
 }
 
