@@ -154,10 +154,10 @@ func (r *registry) serve(address string, s *server, own *net.UDPConn, tcp syscal
 	}
 	r.all[address] = l
 	inKernel.serve(l)
+	l.serveTCP(tcp) // before the first answer over UDP: a client that has got it can open a session
 	for _, r := range l.readers {
 		go r.run()
 	}
-	l.serveTCP(tcp)
 	return nil
 }
 

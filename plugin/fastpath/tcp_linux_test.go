@@ -342,7 +342,7 @@ func TestClientThatNeverReads(t *testing.T) {
 			reply.Answer = addressReply("large.example.", 1000).Answer
 		}
 		_ = w.WriteMsg(reply)
-	}, func(s *server) { s.WriteTimeout = time.Second })
+	}, func(s *server) { s.WriteTimeout = 3 * time.Second })
 	s := l.server.Load()
 	pauses := func() float64 { return valueOf(t, s.metrics.pausedUnsent) + valueOf(t, s.metrics.pausedInFlight) }
 	paused, unread := pauses(), valueOf(t, s.metrics.closed[closedUnread])

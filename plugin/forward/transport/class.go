@@ -130,8 +130,9 @@ func (p *Pool) observeClose(c *conn) {
 }
 
 // observeUnanswered counts a connection that was closed before its first answer. After a few in a row each query gets its
-// own connection: one of the queries may be the cause. If each connection had many queries, fewer of them are tried first: the
-// server may limit their number, and have none that it can answer. After many the server counts as unreachable.
+// own connection: one of the queries may be the cause. While each connection has many queries, half as many are tried first: the
+// server may limit their number, and have none that it can answer. It closes a connection on which the last of them are on
+// their way: half of them may be too many as well. After many the server counts as unreachable.
 func (p *Pool) observeUnanswered(c *conn, now time.Time) {
 	if c.inFlight == 0 || p.limit > 0 && c.sent > p.limit { // the limit is newer than the queries
 		return
@@ -144,7 +145,7 @@ func (p *Pool) observeUnanswered(c *conn, now time.Time) {
 	case p.unanswered >= pauseAfter:
 		p.backOff(now, errClosed)
 	case p.unanswered < serialAfter || c.inFlight == 1:
-	case p.limit == 0 && p.fewest >= manyQueries:
+	case p.fewest >= manyQueries:
 		p.unanswered-- // the next one counts as the last of a few in a row
 		p.setLimit(p.fewest/2, "queries", now)
 	default:

@@ -405,7 +405,8 @@ func TestObserveClose_ManyQueries(t *testing.T) {
 		{"as many as for one query", []int{90, 80, 70}, 35, minConnections * (100 / 35) * 35, false},
 		{"one with few queries", []int{90, 80, manyQueries - 1}, 0, maxUnansweredConnections, true},
 		{"sent before the limit", []int{90, 80, 70, 36, 100}, 35, minConnections * (100 / 35) * 35, false},
-		{"closed below the limit", []int{90, 80, 70, 35}, 0, maxUnansweredConnections, true},
+		{"closed below the limit", []int{90, 80, 70, 35}, 17, minConnections * (100 / 17) * 17, false},
+		{"closed below half of it", []int{90, 80, 70, 35, 17}, 0, maxUnansweredConnections, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
