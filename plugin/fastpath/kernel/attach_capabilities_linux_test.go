@@ -64,6 +64,9 @@ func TestCapabilities(t *testing.T) {
 				}
 				h.must(c.Process.Kill())
 				_ = c.Wait() // the error is the signal
+				if !mode.clsact {
+					h.eventually("the instance's program is gone", func() bool { return h.has("pod0") })
+				}
 			})
 		}
 	}

@@ -485,3 +485,26 @@ func TestFilterCalls(t *testing.T) {
 		})
 	}
 }
+
+// TestIdentify: while a process of nearside ends, its program is listed without a name and an announcement. It is no program that
+// may enforce network policies.
+func TestIdentify(t *testing.T) {
+	requireRoot(t)
+	h := newHost(t)
+	const id = 1<<31 - 1 // no such program
+	l := &h.lister
+	announced, err := announce(id)
+	h.must(err)
+	if i := l.identify(id); !i.own {
+		t.Errorf("announced: %+v", i)
+	}
+	h.must(announced.Close())
+	l.forget()
+	i := l.identify(id)
+	if (Program{ID: id, Name: i.name, Own: i.own}).foreign() || i.own {
+		t.Errorf("ended: %+v", i)
+	}
+	if other := l.identify(id - 1); !(Program{ID: id - 1, Name: other.name, Own: other.own}).foreign() {
+		t.Errorf("never announced: %+v", other)
+	}
+}

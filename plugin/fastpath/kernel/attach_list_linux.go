@@ -52,13 +52,16 @@ func (p Program) String() string {
 func (p Program) leftover() bool { return p.filter != nil && p.Name == filterName && !p.Own }
 
 // foreign reports whether the program is not one of nearside.
-func (p Program) foreign() bool { return !p.Own && !p.leftover() }
+func (p Program) foreign() bool { return !p.Own && !p.leftover() && p.Name != answerName }
 
 // lister lists the programs of interfaces.
 type lister struct {
 	tcx    bool // the kernel has tcx
 	kernel *netlink.Handle
 	known  map[ebpf.ProgramID]identity
+	// were has the programs that were of nearside when they were seen: one for each instance. While a process ends, its program is
+	// still listed, without a name and an announcement. The kernel does not use an ID again before 2,147,483,647 others.
+	were map[ebpf.ProgramID]bool
 }
 
 // identity is a program's name and whether it is of nearside.
@@ -78,6 +81,7 @@ func openLister() (l lister, err error) {
 		return l, &KernelError{"open a netlink socket", err}
 	}
 	l.forget()
+	l.were = map[ebpf.ProgramID]bool{}
 	return l, nil
 }
 
@@ -229,7 +233,10 @@ func (l *lister) identify(id ebpf.ProgramID) identity {
 		return known
 	}
 	i := identity{name: nameOf(id)}
-	if i.own = i.name == answerName || isAnnounced(id); i.own && i.name == "" {
+	if i.own = i.name == answerName || isAnnounced(id); i.own {
+		l.were[id] = true
+	}
+	if l.were[id] && i.name == "" {
 		i.name = answerName // a filter has its name itself
 	}
 	l.known[id] = i

@@ -112,7 +112,7 @@ func (h *host) loadSpec(spec *ebpf.CollectionSpec) Programs {
 
 // quick are options with which a change is noticed soon, and without listings of all interfaces except the first one.
 func (h *host) quick() Options {
-	return Options{Log: h.log.write, tick: 10 * time.Millisecond, resync: time.Hour}
+	return Options{Log: h.log.write, tick: 10 * time.Millisecond, resync: time.Hour, policyPause: 100 * time.Millisecond}
 }
 
 // begin calls Follow, and returns when all interfaces have been examined.

@@ -26,7 +26,7 @@ const (
 	// tickInterval is the time between examinations of the programs at attached interfaces: the kernel does not report a
 	// program that is attached with tcx.
 	tickInterval = 2 * time.Second
-	// resyncInterval is the time between listings of all interfaces, and the max. time between those of packet filters.
+	// resyncInterval is the time between listings of all interfaces, and the max. time between readings of packet filters.
 	resyncInterval = 30 * time.Second
 	// settleTime is the min. age of an interface with a program. Network plugins attach theirs and create qdiscs while a pod
 	// starts; with clsact they would fail if the interface had a qdisc. The pod's first queries pass to the fast path.
@@ -42,7 +42,8 @@ type Options struct {
 
 	clsact               bool // although the kernel has tcx
 	tick, resync, settle time.Duration
-	buffer               int // receive buffer of events, bytes
+	policyPause          time.Duration // max. time between readings of packet filters
+	buffer               int           // receive buffer of events, bytes
 	now                  func() time.Time
 	findEngine           func() (Engine, error)
 }
@@ -118,6 +119,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.tick == 0 {
 		o.tick, o.resync, o.settle = tickInterval, resyncInterval, settleTime
+	}
+	if o.policyPause == 0 {
+		o.policyPause = resyncInterval
 	}
 	if o.buffer == 0 {
 		o.buffer = eventBuffer

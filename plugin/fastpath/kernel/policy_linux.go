@@ -106,12 +106,12 @@ func (f *follower) readPolicy() (changed bool) {
 	start := f.options.now()
 	engine, err := f.options.findEngine()
 	now := f.options.now()
-	f.policy.due = now.Add(min(max(now.Sub(start)*share, f.options.tick), f.options.resync))
+	f.policy.due = now.Add(min(max(now.Sub(start)*share, f.options.tick), f.options.policyPause))
 	switch {
 	case err == nil:
 		f.policy.known = true
 	case f.policy.known:
-		f.logOnce("packet filters", "The packet filters of the node cannot be read, and are retried in %s; the last known policy engine is %q: %v", f.options.resync, f.policy, err)
+		f.logOnce("packet filters", "The packet filters of the node cannot be read, and are retried in %s; the last known policy engine is %q: %v", f.options.policyPause, f.policy, err)
 		return false
 	default:
 		engine = Engine{"An unknown policy engine", err.Error()}
