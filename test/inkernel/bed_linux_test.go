@@ -136,6 +136,7 @@ type config struct {
 	addresses []netip.Addr   // node-local addresses, nil for both
 	cache     string         // arguments of cache
 	plugins   []string       // further plugins
+	ofZones   []string       // further plugins of zones
 	nodelocal []string       // options of nodelocal
 	zones     []string       // zones with server blocks of their own, besides the one for all other names
 	metrics   int            // port, 0 for 9153
@@ -167,6 +168,9 @@ func (c config) text(n *node) string {
 		}
 		if i == 0 {
 			lines = append(lines, "nodelocal "+strings.Join(list, " ")+" {\n        "+strings.Join(c.nodelocal, "\n        ")+"\n    }")
+		}
+		if i > 0 {
+			lines = append(lines, c.ofZones...)
 		}
 		fmt.Fprintf(&text, "%s:53 {\n    %s\n}\n", zone, strings.Join(append(lines, c.plugins...), "\n    "))
 	}
