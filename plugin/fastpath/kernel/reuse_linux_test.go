@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -323,6 +324,63 @@ func TestIndex(t *testing.T) {
 		if slot != 0 {
 			t.Fatalf("slot %d remains", i)
 		}
+	}
+}
+
+// TestFullWindow has more entries than slots with the same first slot: the last one is refused while all others are used, and the
+// idle ones make room for it.
+func TestFullWindow(t *testing.T) {
+	b := newBed(t)
+	close(b.ended) // the test has the ticks
+	b.done.Wait()
+	b.ended = make(chan struct{})
+	b.store.SetBudget(64 << 20)
+	var names []string
+	for i, first := 0, uint64(slots); len(names) <= probes; i++ {
+		name := fmt.Sprintf("n%d.example.org.", i)
+		e := address(t, name, nil)
+		wire := answers.KeyName(b.stored(name, e))
+		key, _ := keyOf(&Question{Name: wire, Type: dns.TypeA}, b.numbers[listener4])
+		hash := key.hash(b.control.Seed, len(wire)) % slots
+		if first == slots {
+			first = hash
+		}
+		if hash == first {
+			names = append(names, name)
+		}
+	}
+	offer := func(name string) error {
+		e := address(t, name, nil)
+		return b.offer(e, b.numbers[listener4], b.stored(name, e), false)
+	}
+	collect := func(times int) {
+		for range times {
+			b.mu.Lock()
+			b.collect(answers.Now())
+			b.mu.Unlock()
+		}
+	}
+	last := names[probes]
+	for _, name := range names[:probes] {
+		if err := offer(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := offer(last); !errors.Is(err, errFull) {
+		t.Errorf("the first time: %v, want %v", err, errFull)
+	}
+	for _, name := range names[:probes] { // none was idle, and the refused offer has ended none
+		if b.ask(name, nil) != redirected {
+			t.Errorf("%s is not answered", name)
+		}
+	}
+	collect(idleTicks + 1)
+	if err := offer(last); !errors.Is(err, errFull) {
+		t.Errorf("while the others are idle: %v, want %v", err, errFull)
+	}
+	collect(graceTicks + 1)
+	if err := offer(last); err != nil || b.ask(last, nil) != redirected {
+		t.Errorf("after the others have made room: %v", err)
 	}
 }
 
