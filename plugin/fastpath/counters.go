@@ -30,7 +30,14 @@ type counters struct {
 	lookups   lazy[block.CacheCounters]
 }
 
-type observers struct{ duration, requestSize, responseSize prometheus.Observer }
+type observers struct{ duration, requestSize, responseSize *histogram }
+
+// The histograms of plugin prometheus.
+var (
+	requestDuration = export(vars.RequestDuration)
+	requestSize     = export(vars.RequestSize)
+	responseSize    = export(vars.ResponseSize)
+)
 
 // lazy is a value that is made at its first use. Concurrent first uses may make it twice, with equal results.
 type lazy[T any] struct{ p atomic.Pointer[T] }
@@ -137,14 +144,12 @@ func (h *hit) countMany(n uint64, took time.Duration) {
 	}).Add(number)
 	o := c.observers[h.protocol].get(func() observers {
 		return observers{
-			duration:     vars.RequestDuration.WithLabelValues(c.server, c.zone, ""),
-			requestSize:  vars.RequestSize.WithLabelValues(c.server, c.zone, "", protocolLabels[h.protocol]),
-			responseSize: vars.ResponseSize.WithLabelValues(c.server, c.zone, "", protocolLabels[h.protocol]),
+			duration:     requestDuration.with(c.server, c.zone, ""),
+			requestSize:  requestSize.with(c.server, c.zone, "", protocolLabels[h.protocol]),
+			responseSize: responseSize.with(c.server, c.zone, "", protocolLabels[h.protocol]),
 		}
 	})
-	for range n { // a histogram of the Prometheus client has no other way to count several values
-		o.duration.Observe(took.Seconds())
-		o.responseSize.Observe(float64(h.responseSize))
-		o.requestSize.Observe(float64(h.requestSize))
-	}
+	o.duration.observe(n, took.Seconds())
+	o.responseSize.observe(n, float64(h.responseSize))
+	o.requestSize.observe(n, float64(h.requestSize))
 }
