@@ -758,11 +758,11 @@ STEP validate(void) {
 	struct record *r = record_at(w->reply.at.granule);
 	if (!r)
 		return NO_ENTRY;
-	if (WORD(__u32, &r->version) != w->reply.at.version || r->name_len != w->question.name_len)
+	if (WORD(__u32, &r->version) != w->reply.at.version)
 		return EXPIRED;
 	WORD(__u32, &w->scratch) = r->forms[0].at ? r->forms[0].at : r->forms[1].at;
 	const __u8 *name = (const __u8 *)r + AT(WORD(__u32, &w->scratch)) + HEADER;
-	__u64 differ = (r->list ^ w->key.list) | (r->type ^ w->key.type) | (r->key_flags ^ w->key.flags) | (r->listener ^ w->key.listener);
+	__u64 differ = (r->name_len ^ w->question.name_len) | (r->list ^ w->key.list) | (r->type ^ w->key.type) | (r->key_flags ^ w->key.flags) | (r->listener ^ w->key.listener);
 #pragma unroll
 	for (int i = 0; i < SHORT_NAME / 8; i++)
 		differ |= (WORD(__u64, name + 8 * i) & w->masks[i]) ^ WORD(__u64, w->key.name + 8 * i);
@@ -929,10 +929,13 @@ STEP send(struct __sk_buff *skb) {
 	__builtin_memcpy(mac, eth->h_dest, ETH_ALEN);
 	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
 	__builtin_memcpy(eth->h_source, mac, ETH_ALEN);
-	if (bpf_skb_change_tail(skb, head + len, 0))
+	// The verifier of Linux 6.12 does not know the limits of the length any longer, where it follows speculation.
+	asm volatile("%0 &= 0x7ff" : "+r"(len));
+	__u32 whole = head + len;
+	if (bpf_skb_change_tail(skb, whole, 0))
 		return PACKET;
 	// A failure here would leave neither the query nor the reply. There is none: the packet is linear, and long enough.
-	if (bpf_skb_store_bytes(skb, 0, eth, head + len, 0))
+	if (bpf_skb_store_bytes(skb, 0, eth, whole, 0))
 		return PACKET;
 	return DONE;
 }
