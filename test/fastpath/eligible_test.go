@@ -135,13 +135,14 @@ func TestInvalidArguments(t *testing.T) {
 		{"unknown argument", "fastpath maybe", 2, `invalid fastpath "maybe": want on, off or nothing`},
 		{"two arguments", "fastpath on off", 2, `invalid fastpath "on" "off": want on, off or nothing`},
 		{"twice", "fastpath on\nfastpath off", 3, "duplicate fastpath: want one in a server block"},
-		{"unknown option", "fastpath {\nfaster\n}", 3, `unknown option "faster": want one of max_concurrent`},
+		{"unknown option", "fastpath {\nfaster\n}", 3, `unknown option "faster": want one of kernel, max_concurrent`},
 		{"no number", "fastpath {\nmax_concurrent\n}", 3, "invalid max_concurrent: want a number from 1 to 1048576"},
 		{"two numbers", "fastpath {\nmax_concurrent 1 2\n}", 3, `invalid max_concurrent "1" "2": want a number from 1 to 1048576`},
 		{"zero", "fastpath {\nmax_concurrent 0\n}", 3, `invalid max_concurrent "0": want a number from 1 to 1048576`},
 		{"negative", "fastpath {\nmax_concurrent -1\n}", 3, `invalid max_concurrent "-1": want`},
 		{"too many", "fastpath {\nmax_concurrent 1048577\n}", 3, `invalid max_concurrent "1048577": want`},
 		{"text", "fastpath {\nmax_concurrent many\n}", 3, `invalid max_concurrent "many": want`},
+		{"kernel", "fastpath {\nkernel yes\n}", 3, `invalid kernel "yes": want on, off or force`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
