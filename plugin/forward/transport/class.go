@@ -131,8 +131,8 @@ func (p *Pool) observeClose(c *conn) {
 
 // observeUnanswered counts a connection that was closed before its first answer. After a few in a row each query gets its
 // own connection: one of the queries may be the cause. While each connection has many queries, half as many are tried first: the
-// server may limit their number, and have none that it can answer. It closes a connection on which the last of them are on
-// their way: half of them may be too many as well. After many the server counts as unreachable.
+// server may limit their number, and have none that it can answer. Half may still exceed the server's limit, since more queries
+// are sent before its close arrives. After many such connections the server counts as unreachable.
 func (p *Pool) observeUnanswered(c *conn, now time.Time) {
 	if c.inFlight == 0 || p.limit > 0 && c.sent > p.limit { // the limit is newer than the queries
 		return
