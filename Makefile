@@ -26,7 +26,7 @@ run: build ## clusterdns on 127.0.0.1:1053 with the demo cluster of deploy/demo
 	bin/clusterdns -conf Corefile.example
 
 # -count=1: most tests run programs that they build, which Go's cache of test results does not notice.
-# Tests of the lease, which expires after a second, need the whole machine, so they run alone.
+# Tests of the lease, which expires after a second, and of answers in the kernel need the whole machine, so they run alone.
 test: ## every test, beside real servers, which it installs or builds first
 	test/install.sh
 	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 20m $$(go list ./... | grep -vE '/test/(nodelocal|inkernel)$$')
@@ -60,7 +60,8 @@ history: ## random changes, queries and faults with new seeds, for TIME: no answ
 	test/install.sh etcd kube-apiserver
 	test/properties.sh $(TIME) ./test/coherence
 
-lives: ## answers in the kernel while pods, reloads, updates and SIGKILLs come and go, for TIME: none wrong, none lost
+lives: ## kernel on under load, with random pods, reloads, updates and SIGKILLs, for TIME: no answer wrong, none lost
+	test/install.sh ip nft
 	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_LOAD=$(TIME) go test -count=1 -timeout 2h -v -run TestRandomChanges ./test/inkernel
 
 mutations: ## defects of the programs, which the history checker has to detect

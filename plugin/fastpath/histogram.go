@@ -31,7 +31,7 @@ func newHistogramVec(v *prometheus.HistogramVec) *histogramVec {
 	return &histogramVec{HistogramVec: v, all: map[string]*histogram{}}
 }
 
-// histogram is one with some labels.
+// histogram is that of one set of label values.
 type histogram struct {
 	own prometheus.Observer // that of CoreDNS
 
@@ -84,12 +84,12 @@ func keyOf(m *dto.Metric) string {
 	return key.String()
 }
 
-// atOnce is the number of observations from which they are counted at once.
-const atOnce = 4
+// minAtOnce is the least number of equal observations that are counted at once.
+const minAtOnce = 4
 
 // observe observes a value n times.
 func (h *histogram) observe(n uint64, value float64) {
-	if n < atOnce || h.more.native == nil {
+	if n < minAtOnce || h.more.native == nil {
 		for range n {
 			h.own.Observe(value)
 		}
@@ -135,7 +135,7 @@ func (v *histogramVec) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// extended is a histogram of CoreDNS with the observations of a histogram here.
+// extended is a histogram of CoreDNS together with the observations that were counted at once.
 type extended struct {
 	prometheus.Metric
 	vec *histogramVec

@@ -67,7 +67,7 @@ func checkHistogram(t *testing.T, seed uint64) {
 		for range 2000 {
 			label := []string{"a", "b", "c"}[p.IntN(3)]
 			value := []float64{0, float64(p.IntN(1300)), math.Ldexp(1, p.IntN(80)-40), p.Float64() * 1e-6, p.Float64() * 1e6}[p.IntN(5)]
-			n := uint64(p.IntN(3 * atOnce)) // #nosec G115 -- small
+			n := uint64(p.IntN(3 * minAtOnce)) // #nosec G115 -- small
 			here.with(label).observe(n, value)
 			own := there.WithLabelValues(label)
 			for range n {
@@ -92,8 +92,8 @@ func TestHistogram_Coarser(t *testing.T) {
 	h := newHistogramVec(fine).with("a")
 	for range 1000 {
 		value := math.Exp2(40*p.Float64() - 20)
-		h.observe(atOnce, value)
-		for range atOnce {
+		h.observe(minAtOnce, value)
+		for range minAtOnce {
 			coarse.Observe(value)
 		}
 	}

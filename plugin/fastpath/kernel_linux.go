@@ -43,8 +43,8 @@ type kernelListener struct {
 // leaseWait is the time without a lease after which a line is logged: nodelocal acquires one within seconds.
 const leaseWait = 30 * time.Second
 
-// serve has the kernel answer queries to a listener from the answers of its present server. It ends the answers of the server
-// before that one.
+// serve has the kernel answer queries to a listener from the answers of its present server. The answers of the replaced server end
+// first.
 func (k *kernelAnswers) serve(l *listener) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -57,7 +57,7 @@ func (k *kernelAnswers) serve(l *listener) {
 	_, ok := ownAddress(l.address)
 	if !wanted || !ok {
 		if wanted {
-			log.Warningf("%s: the kernel answers no queries: a server that listens on all addresses has no node-local one: set bind", l.address)
+			log.Warningf("%s: the kernel answers no queries: the server listens on all addresses; set bind to the node-local ones", l.address)
 		}
 		k.unlisten(l, old)
 		return
@@ -78,7 +78,7 @@ func (k *kernelAnswers) serve(l *listener) {
 			k.listen(other)
 		}
 	}
-	k.listen(l) // last: of two listeners with an address, this one has the epoch of the number
+	k.listen(l) // last: if two listeners have the same address, the table accepts only offers of the one that was added last
 	before := k.unfollow
 	k.unfollow = leases.Process.Follow(k.setLease) // which calls it for the present leases, too
 	if before != nil {                             // after that, so that no release is missed
@@ -165,12 +165,12 @@ func (k *kernelAnswers) open(forced bool) (err error) {
 			return fmt.Errorf("detach the program: %w", err)
 		}
 	}
-	interfaces, err := kernel.Follow(k.table.Programs(), kernel.Options{Force: forced, Log: log.Infof})
+	interfaces, err := kernel.Follow(k.table.Programs(), kernel.Options{Force: forced, Log: log.Warningf})
 	if err != nil {
 		return err
 	}
 	k.interfaces, k.forced = interfaces, forced
-	log.Infof("The kernel answers queries from stored answers at the interfaces of pods, by %s", interfaces.State().Mode)
+	log.Infof("The program that answers in the kernel is loaded; it is attached to interfaces of pods by %s", interfaces.State().Mode)
 	for l := range k.listeners {
 		if old := l.kernel.Load(); old != nil {
 			l.kernel.Store(&kernelListener{table: k.table, interfaces: interfaces, number: old.number, epoch: old.epoch})
@@ -250,8 +250,8 @@ func (r *reader) offer(l *kernelListener, client netip.Addr) {
 	l.table.Offer(o)
 }
 
-// listFor returns the search list with which a client's query for a name has found an entry. It returns false if the list is
-// unknown, which the metrics count by reason, and if it has changed since.
+// listFor returns the search list with which a client's query for a name has found an entry. It returns false if the list has
+// changed since, and if it is unknown: autopath counts such queries by reason, so they have to reach it.
 func listFor(searches block.Searches, client netip.Addr, name []byte, e *answers.Entry) (list uint32, ok bool) {
 	list = searches.ListOf(client)
 	search := searches.Search(client, name)

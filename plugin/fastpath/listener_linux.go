@@ -38,10 +38,10 @@ type server struct {
 	references    atomic.Int64 // of readers and of queries in progress
 }
 
-// wantsKernel reports whether a server block of the server has option kernel.
+// wantsKernel reports whether the kernel answers queries of a server block of the server.
 func (s *server) wantsKernel() bool {
 	for _, b := range s.blocks {
-		if b.Kernel {
+		if b.inKernel() {
 			return true
 		}
 	}

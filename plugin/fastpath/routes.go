@@ -127,9 +127,12 @@ func newServedBlock(b *block.Block) *servedBlock {
 	return sb
 }
 
+// inKernel reports whether the kernel answers queries of the block.
+func (b *servedBlock) inKernel() bool { return b.Kernel && b.Prevented == "" && b.Keyspace != nil }
+
 // route returns the route of a zone whose names belong to the block.
 func (b *servedBlock) route(server, zone string) *route {
-	rt := &route{shuffle: b.Shuffle, kernel: b.Kernel && b.Prevented == "" && b.Keyspace != nil, byGeneration: b.ByGeneration, chain: b.chain, counters: &counters{server: server, plugin: b.next}}
+	rt := &route{shuffle: b.Shuffle, kernel: b.inKernel(), byGeneration: b.ByGeneration, chain: b.chain, counters: &counters{server: server, plugin: b.next}}
 	if own := b.ownChains[plugin.Zones(slices.Collect(maps.Keys(b.ownChains))).Matches(zone)]; own != nil {
 		rt.chain = own
 	}

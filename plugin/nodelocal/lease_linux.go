@@ -54,7 +54,7 @@ func (n *node) holdLease(ctx context.Context, addr netip.Addr, q *selfQuerier) {
 			}
 		}
 		if !n.hasLease() && answered {
-			leases.Process.Renew(shared, sent.Add(rules.Lease)) // nothing in the kernel ends the traffic, but its own answers end
+			leases.Process.Renew(shared, sent.Add(rules.Lease)) // without nftables no lease diverts queries: only the answers of the program in the kernel expire
 		}
 		if silent.update(err, l.held, time.Now()) {
 			log.Warningf("Address %s not in service for %s: %v", label, silenceWait, err)

@@ -43,9 +43,9 @@ func (n *node) kernelMetrics(t *testing.T) daemon.Samples {
 // awaitInterfaces waits until nodecache has examined all interfaces: each is in this state.
 func (n *node) awaitInterfaces(t *testing.T, state string) {
 	t.Helper()
-	const interfaces = netns.Pods + 2 // those of the pods, that of the upstream, whose peer is in another namespace, and lo
+	const interfaces = netns.Pods + 1 // those of the pods, and lo; not that of the default route, whose peer is in another namespace
 	await(t, "interfaces in state "+state, func() error {
-		if got := n.kernelMetrics(t).Sum("nearside_kernel_interfaces", "state", state); got < interfaces {
+		if got := n.kernelMetrics(t).Sum("nearside_kernel_interfaces", "state", state); got != interfaces {
 			return fmt.Errorf("%g of %d", got, interfaces)
 		}
 		return nil

@@ -243,21 +243,22 @@ func TestLibraries(t *testing.T) {
 	}
 }
 
-// TestRandomOrder counts how often each address comes first, with the plugin loadbalance.
+// TestRandomOrder counts how often each address is at each place, with the plugin loadbalance.
 func TestRandomOrder(t *testing.T) {
 	n := newNode(t)
 	p := n.addPod(t, routed)
 	i := n.start(t, config{kernel: "on", plugins: []string{"loadbalance"}})
 	i.waitInterfaces(t, "attached", 2)
-	const queries = 200 * manyAddresses
-	const lowest, highest = 200 / 2, 200 * 2 // seven standard deviations
+	const each = 400 // queries with an address at a place
+	const queries = each * manyAddresses
+	const deviation = 7 * 20 // seven standard deviations
 	for _, server := range locals {
 		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
 			message := query(t, "many.test.", qtype, func(m *dns.Msg) { m.SetEdns0(1232, false) })
 			i.heat(t, p.Namespace, [][]byte{message}, server)
-			c, first := dial(t, p.Namespace, server), map[string]int{}
+			c, places := dial(t, p.Namespace, server), map[string]*[manyAddresses]int{}
 			since := i.steady(t, func() {
-				clear(first)
+				clear(places)
 				for range queries {
 					reply, err := c.exchange(message)
 					if err != nil {
@@ -267,19 +268,26 @@ func TestRandomOrder(t *testing.T) {
 					if err := m.Unpack(reply); err != nil || len(m.Answer) != manyAddresses {
 						t.Fatalf("reply %v: %v", &m, err)
 					}
-					_, address, _ := strings.Cut(m.Answer[0].String(), "\tIN\t")
-					first[address]++
+					for i, rr := range m.Answer {
+						_, address, _ := strings.Cut(rr.String(), "\tIN\t")
+						if places[address] == nil {
+							places[address] = new([manyAddresses]int)
+						}
+						places[address][i]++
+					}
 				}
 			})
 			if answered := since.Sum(answeredTotal); answered != queries {
 				t.Errorf("the kernel has answered %v queries, want %d", answered, queries)
 			}
-			if len(first) != manyAddresses {
-				t.Errorf("%d addresses come first, want %d", len(first), manyAddresses)
+			if len(places) != manyAddresses {
+				t.Errorf("%d addresses, want %d", len(places), manyAddresses)
 			}
-			for address, number := range first {
-				if number < lowest || number > highest {
-					t.Errorf("%s comes first %d times, want %d to %d", address, number, lowest, highest)
+			for address, numbers := range places {
+				for i, number := range numbers {
+					if number < each-deviation || number > each+deviation {
+						t.Errorf("%s is at place %d %d times, want %d to %d", address, i, number, each-deviation, each+deviation)
+					}
 				}
 			}
 		}

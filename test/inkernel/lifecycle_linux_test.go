@@ -290,11 +290,11 @@ func TestKill(t *testing.T) {
 func TestHang(t *testing.T) {
 	w := newWorld(t, 2)
 	i, l := w.startLoaded(t, w.configured(firstPort), 3)
-	const lease = time.Second
+	const lease = time.Second + 100*time.Millisecond // with the time until the process has stopped
 	for range 3 {
 		l.require(t, rule{ports: []int{firstPort}, lossy: true})
 		i.Freeze(t)
-		time.Sleep(3 * lease)
+		time.Sleep(lease)
 		l.require(t, rule{})
 		w.pause(t, l, 500)
 		for _, p := range w.pods {

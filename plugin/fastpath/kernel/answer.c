@@ -15,7 +15,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-// The limits; table.go has the same ones.
+// The limits; record_linux.go has the same ones.
 #define MAX_NAME      128     // bytes of a name in wire form
 #define SHORT_NAME    64      // most names have no more bytes
 #define MAX_ANSWER    1232    // bytes of a reply, DNS flag day 2020
@@ -102,7 +102,7 @@ struct index {
 	__u64 slots[SLOTS + PROBES];
 };
 
-// form is an answer in wire form. Offsets of data are from the begin of the record.
+// form is an answer in wire form. Offsets of data are from the start of the record.
 struct form {
 	__u16 at;     // of the answer
 	__u16 len;    // 0 if there is no such form
@@ -141,7 +141,7 @@ struct record {
 #define COUNT_IPV6   2
 #define COUNT_BEYOND 4 // the TTL has passed, a session vouches
 
-// reason is a counter: of the answers, or of the packets that pass. table_linux.go has the same ones.
+// reason is a counter: of the answers, or of the packets that pass. statistics_linux.go has the same ones.
 enum reason {
 	ANSWERED,
 	NANOSECONDS, // of ANSWERED in all
@@ -235,7 +235,7 @@ struct question {
 	__u32 limit; // of the reply in bytes
 	__u16 udp_size;
 	__u16 zero;
-	__u8 edns, dnssec_ok, authentic, checking_disabled;
+	__u8 edns, dnssec_ok;
 };
 
 // reply is how the reply is made.
@@ -529,7 +529,7 @@ STEP parse_query(void) {
 	return DONE;
 }
 
-// AT bounds an offset of data that was read from a record: table.go places all data so.
+// AT bounds an offset of data that was read from a record: encode in record_linux.go places all data below.
 #define AT(offset) ((__u32)(offset) & (MAX_RECORD / 2 - 1))
 
 // LAST is the last offset in a reply at which n bytes can be changed.
@@ -580,7 +580,7 @@ STEP copy_answer(void) {
 	return DONE;
 }
 
-// set_ttl subtracts the age from the TTL at an offset of the reply, which is at most max then, if that is not 0.
+// set_ttl subtracts the age from the TTL at an offset of the reply, and limits the result to max, unless that is 0.
 STEP set_ttl(__u32 at) {
 	struct work *w = work_of();
 	if (!w || at > LAST(4))
@@ -609,13 +609,13 @@ STEP set_ttls(void) {
 	return DONE;
 }
 
-// set_word gives the i-th word of a name the letters of the query.
+// set_word copies the letter case of the i-th word of the question's name to a name.
 static __always_inline void set_word(struct work *w, __u8 *to, int i) {
 	__u64 mask = w->masks[i];
 	WORD(__u64, to + 8 * i) = (WORD(__u64, to + 8 * i) & ~mask) | (WORD(__u64, w->query + HEADER + 8 * i) & mask);
 }
 
-// set_name gives a name in the reply, which is that of the question, the letters of the query.
+// set_name copies the letter case of the question's name to the same name in the reply.
 STEP set_name(__u32 at) {
 	struct work *w = work_of();
 	if (!w || at > LAST(MAX_NAME))
@@ -988,7 +988,7 @@ int nearside_answer(struct __sk_buff *skb) {
 	}
 	struct work *w = work_of();
 	if (!w)
-		return PASS; // it is there
+		return PASS; // never: the map has this element
 	count(ANSWERED, 1);
 	count(NANOSECONDS, bpf_ktime_get_ns() - w->now);
 	return bpf_redirect(skb->ifindex, 0);

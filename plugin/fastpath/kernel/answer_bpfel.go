@@ -126,16 +126,15 @@ type answerWork struct {
 	}
 	_        [4]byte
 	Question struct {
-		_                structs.HostLayout
-		Upper            uint64
-		NameLen          uint32
-		Limit            uint32
-		UdpSize          uint16
-		Zero             uint16
-		Edns             uint8
-		DnssecOk         uint8
-		Authentic        uint8
-		CheckingDisabled uint8
+		_        structs.HostLayout
+		Upper    uint64
+		NameLen  uint32
+		Limit    uint32
+		UdpSize  uint16
+		Zero     uint16
+		Edns     uint8
+		DnssecOk uint8
+		_        [2]byte
 	}
 	Reply struct {
 		_  structs.HostLayout

@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -59,8 +60,8 @@ type lister struct {
 	tcx    bool // the kernel has tcx
 	kernel *netlink.Handle
 	known  map[ebpf.ProgramID]identity
-	// were has the programs that were of nearside when they were seen: one for each instance. While a process ends, its program is
-	// still listed, without a name and an announcement. The kernel does not use an ID again before 2,147,483,647 others.
+	// were has the programs that have once been identified as those of nearside: one for each instance. While a process ends, its
+	// program is still listed, without a name and an announcement. The kernel does not use an ID again before 2,147,483,647 others.
 	were map[ebpf.ProgramID]bool
 }
 
@@ -133,6 +134,36 @@ func (l *lister) links() ([]netlink.Link, error) {
 		return nil, &KernelError{"list interfaces", err}
 	}
 	return all, nil
+}
+
+// uplinks returns the indices of the interfaces of the default routes. Of a node that is itself a container they are veths, too, whose
+// peers are not in pods.
+func (l *lister) uplinks() (map[int]bool, error) {
+	all := map[int]bool{}
+	for _, a := range [...]net.IP{net.IPv4(192, 0, 2, 1), net.ParseIP("2001:db8::1")} { // of documentation, RFC 5737 and RFC 3849
+		routes, err := l.kernel.RouteGetWithOptions(a, &netlink.RouteGetOptions{FIBMatch: true})
+		if err != nil && !noRoute(err) {
+			return nil, &KernelError{"read the default routes", err}
+		}
+		for _, r := range routes {
+			all[r.LinkIndex] = true
+			for _, hop := range r.MultiPath {
+				all[hop.LinkIndex] = true
+			}
+		}
+	}
+	delete(all, 0) // of a route with several hops
+	return all, nil
+}
+
+// noRoute reports whether an error is that of a node without a default route, or without IPv6.
+func noRoute(err error) bool {
+	for _, e := range [...]unix.Errno{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL, unix.EAFNOSUPPORT, unix.EOPNOTSUPP} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // list returns the programs of an interface. Without withFilters it returns only those whose changes the kernel does not

@@ -14,12 +14,12 @@ const minMTU = 1280
 const kindSwitch = "openvswitch"
 
 // candidate reports whether queries of pods or of the node's own programs may arrive on an interface: the host side of a veth
-// or netkit whose peer is in another network namespace, and lo.
-func candidate(l netlink.Link) bool {
+// or netkit whose peer is in another network namespace, except those of default routes, and lo.
+func candidate(l netlink.Link, uplinks map[int]bool) bool {
 	a := l.Attrs()
 	switch l.Type() {
 	case kindVeth, kindNetkit:
-		return a.NetNsID >= 0
+		return int32(a.NetNsID) >= 0 && !uplinks[a.Index] // #nosec G115 -- netlink has read the kernel's __s32 as a __u32
 	}
 	return a.Flags&net.FlagLoopback != 0
 }
@@ -59,13 +59,13 @@ func (f *follower) examine(e *entry, all bool) {
 	case found.reason != "":
 		f.logRefusal(e.link, found)
 		if err := f.detach(e); err != nil {
-			f.logOnce("detach", "%v", err)
+			f.logRarely("detach", "%v", err)
 		}
 	case e.attached == nil || !found.present && (all || !f.hook.clsact):
 		f.attach(e, programs)
 	case all: // another instance may have ended
 		if err := f.hook.removeLeftovers(e.link, programs); err != nil && !gone(err) {
-			f.logOnce("leftovers", "Interface %s: filters of an instance of nodecache that has ended are not removed: %v", e.link.Attrs().Name, err)
+			f.logRarely("leftovers", "Interface %s: filters of an instance of nodecache that has ended are not removed: %v", e.link.Attrs().Name, err)
 		}
 	}
 }
@@ -127,7 +127,8 @@ func obstacleOf(programs []Program) finding {
 	return finding{}
 }
 
-// logRefusal logs why the program is not attached to an interface, once for each reason. readPolicy logs policy engines.
+// logRefusal logs why the program is not attached to an interface, at most once an hour for each reason. readPolicy
+// logs policy engines.
 func (f *follower) logRefusal(l netlink.Link, found finding) {
 	remedy := ""
 	switch {
@@ -136,7 +137,7 @@ func (f *follower) logRefusal(l netlink.Link, found finding) {
 	case found.reason == ReasonPolicy || found.reason == ReasonProgram:
 		remedy = "; " + forceMeaning
 	}
-	f.logOnce(string(found.reason), "No answers in the kernel on interface %s, and on others like it: %s%s", l.Attrs().Name, found.text, remedy)
+	f.logRarely(string(found.reason), "No answers in the kernel on interface %s, and on others for the same reason: %s%s", l.Attrs().Name, found.text, remedy)
 }
 
 // forceMeaning ends log lines of refusals that Options.Force overrides.

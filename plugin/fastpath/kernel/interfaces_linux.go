@@ -23,14 +23,16 @@ const (
 
 // Times of the follower.
 const (
-	// tickInterval is the time between examinations of the programs at attached interfaces: the kernel does not report a
+	// examineInterval is the time between examinations of the programs at attached interfaces: the kernel does not report a
 	// program that is attached with tcx.
-	tickInterval = 2 * time.Second
+	examineInterval = 2 * time.Second
 	// resyncInterval is the time between listings of all interfaces, and the max. time between readings of packet filters.
 	resyncInterval = 30 * time.Second
 	// settleTime is the min. age of an interface with a program. Network plugins attach theirs and create qdiscs while a pod
 	// starts; with clsact they would fail if the interface had a qdisc. The pod's first queries pass to the fast path.
 	settleTime = 2 * time.Second
+	// logInterval is the min. time between log lines with the same reason.
+	logInterval = time.Hour
 )
 
 // Options are options of Follow.
@@ -59,7 +61,7 @@ type State struct {
 }
 
 // Interfaces attaches the program to the interfaces of the node: to lo, and to the host side of each pod's veth or netkit
-// while it exists.
+// while it exists. A veth or netkit of a default route is no pod's.
 type Interfaces struct {
 	stop   chan struct{}
 	synced chan struct{} // closed when all interfaces have been examined once
@@ -94,7 +96,7 @@ func newFollower(p Programs, o Options) (*follower, error) {
 	}
 	f := &follower{
 		Interfaces: &Interfaces{stop: make(chan struct{}), synced: make(chan struct{}), ended: make(chan struct{})},
-		options:    o, hook: h, entries: map[int]*entry{}, switches: map[int]bool{}, logged: map[string]bool{}, starting: true,
+		options:    o, hook: h, entries: map[int]*entry{}, switches: map[int]bool{}, logged: map[string]time.Time{}, starting: true,
 	}
 	if _, err = h.links(); err == nil {
 		f.subscription, err = subscribe(o.buffer)
@@ -118,7 +120,7 @@ func (o *Options) setDefaults() {
 		o.findEngine = FindEngine
 	}
 	if o.tick == 0 {
-		o.tick, o.resync, o.settle = tickInterval, resyncInterval, settleTime
+		o.tick, o.resync, o.settle = examineInterval, resyncInterval, settleTime
 	}
 	if o.policyPause == 0 {
 		o.policyPause = resyncInterval
@@ -155,11 +157,12 @@ type follower struct {
 	subscription *subscription // nil after it has failed
 	entries      map[int]*entry
 	switches     map[int]bool // indices of Open vSwitch's interfaces
+	uplinks      map[int]bool // indices of the interfaces of default routes
 	policy       policy
 	starting     bool      // no interface has been examined
 	lost         bool      // events are missing
 	next         time.Time // listing of all interfaces
-	logged       map[string]bool
+	logged       map[string]time.Time
 }
 
 // entry is an interface on which the program may answer.
@@ -239,7 +242,7 @@ func (f *follower) apply(e event) {
 	known := f.entries[e.index]
 	switch {
 	case e.err != nil:
-		f.logOnce("events", "Notifications of changed interfaces were lost, all interfaces are listed again: %v", e.err)
+		f.logRarely("events", "Notifications of changed interfaces were lost, all interfaces are listed again: %v", e.err)
 		f.lost = true
 	case e.link == nil && known == nil:
 	case e.link == nil:
@@ -257,9 +260,12 @@ func (f *follower) apply(e event) {
 // tick examines attached and new interfaces, and lists all interfaces and packet filters when it is time.
 func (f *follower) tick() {
 	now := f.options.now()
+	if uplinks, err := f.hook.uplinks(); err == nil && !maps.Equal(uplinks, f.uplinks) { // sync returns the error
+		f.lost = true
+	}
 	if f.lost || !now.Before(f.next) {
 		if err := f.sync(); err != nil {
-			f.logOnce("list", "Interfaces are not listed, and retried in %s: %v", f.options.resync, err)
+			f.logRarely("list", "Interfaces are not listed, and retried in %s: %v", f.options.resync, err)
 		}
 		return
 	}
@@ -288,6 +294,9 @@ func (f *follower) sync() (err error) {
 	}
 	links, err := f.hook.links()
 	if err != nil {
+		return err
+	}
+	if f.uplinks, err = f.hook.uplinks(); err != nil {
 		return err
 	}
 	f.hook.forget()
@@ -324,7 +333,7 @@ func (f *follower) stopped() bool {
 // update processes the current attributes of an interface.
 func (f *follower) update(l netlink.Link) {
 	index := l.Attrs().Index
-	if !candidate(l) {
+	if !candidate(l, f.uplinks) {
 		f.remove(index)
 		return
 	}
@@ -348,7 +357,7 @@ func (f *follower) remove(index int) {
 	}
 	delete(f.entries, index)
 	if err := f.detach(e); err != nil {
-		f.logOnce("detach", "%v", err)
+		f.logRarely("detach", "%v", err)
 	}
 }
 
@@ -372,10 +381,10 @@ func (f *follower) detach(e *entry) error {
 	return f.hook.detach(a)
 }
 
-// logOnce logs a line, the first one with its key.
-func (f *follower) logOnce(key, format string, args ...any) {
-	if !f.logged[key] {
-		f.logged[key] = true
+// logRarely logs a line, unless it has logged one with the same key in the last logInterval.
+func (f *follower) logRarely(key, format string, args ...any) {
+	if last, ok := f.logged[key]; !ok || f.options.now().Sub(last) >= logInterval {
+		f.logged[key] = f.options.now()
 		f.options.Log(format, args...)
 	}
 }

@@ -5,6 +5,8 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -18,7 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
-// TestInterfaces attaches to lo and pods' interfaces, and to no others.
+// TestInterfaces attaches to lo and pods' interfaces, and to no others, such as those of default routes.
 func TestInterfaces(t *testing.T) {
 	if !namespace.Inside(t) {
 		return
@@ -74,6 +76,17 @@ func TestInterfaces(t *testing.T) {
 			h.eventually("no program with a small MTU", func() bool { return len(h.ids("pod0")) == 0 && i.State().Refused[ReasonMTU] == 1 })
 			h.must(netlink.LinkSetMTU(h.link("pod0"), minMTU))
 			h.eventually("the program with a larger MTU", func() bool { return h.has("pod0") && len(i.State().Refused) == 0 })
+
+			for _, to := range []string{"0.0.0.0/0", "::/0"} {
+				_, all, err := net.ParseCIDR(to)
+				h.must(err)
+				route := netlink.Route{LinkIndex: h.link("pod0").Attrs().Index, Dst: all, Scope: netlink.SCOPE_LINK}
+				h.must(netlink.LinkSetUp(h.link("pod0")))
+				h.must(netlink.RouteAdd(&route))
+				h.eventually("no program with a default route", func() bool { return len(h.ids("pod0")) == 0 && i.State().Attached == 1 })
+				h.must(netlink.RouteDel(&route))
+				h.eventually("the program without the default route", func() bool { return h.has("pod0") && i.State().Attached == 2 })
+			}
 
 			h.must(i.Close())
 			h.must(i.Close())
@@ -364,13 +377,14 @@ func TestCandidates(t *testing.T) {
 		{"veth of a pod", &netlink.Veth{LinkAttrs: attrs(pod)}, true},
 		{"netkit of a pod", &netlink.Netkit{LinkAttrs: attrs(pod)}, true},
 		{"veth in the node's namespace", &netlink.Veth{LinkAttrs: attrs(func(*netlink.LinkAttrs) {})}, false},
-		{"veth of a namespace that ends", &netlink.Veth{LinkAttrs: attrs(func(a *netlink.LinkAttrs) { a.NetNsID = -1 })}, false},
+		{"veth of a namespace that ends", &netlink.Veth{LinkAttrs: attrs(func(a *netlink.LinkAttrs) { a.NetNsID = math.MaxUint32 })}, false},
+		{"veth of a default route", &netlink.Veth{LinkAttrs: attrs(func(a *netlink.LinkAttrs) { a.NetNsID, a.Index = 0, 7 })}, false},
 		{"VLAN of an interface in another namespace", &netlink.Vlan{LinkAttrs: attrs(pod)}, false},
 		{"hardware", &netlink.Device{LinkAttrs: attrs(func(*netlink.LinkAttrs) {})}, false},
 		{"lo", &netlink.Device{LinkAttrs: attrs(func(a *netlink.LinkAttrs) { a.Flags = 4 })}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := candidate(tc.link); got != tc.want {
+			if got := candidate(tc.link, map[int]bool{7: true}); got != tc.want {
 				t.Errorf("%t, want %t", got, tc.want)
 			}
 		})

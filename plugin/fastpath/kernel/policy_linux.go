@@ -60,14 +60,17 @@ func engineOf(family, table, chain string) Engine {
 }
 
 // FindEngine returns the policy engine of the node, none without one. It reads nftables, iptables-legacy and the netfilter
-// queues.
+// queues. Its error is that of a part that cannot be read, while the others have no engine.
 func FindEngine() (Engine, error) {
+	var all error
 	for _, find := range []func() (Engine, error){tablesEngine, legacyEngine, queueEngine} {
-		if e, err := find(); err != nil || e != (Engine{}) {
-			return e, err
+		e, err := find()
+		if e != (Engine{}) {
+			return e, nil
 		}
+		all = errors.Join(all, err)
 	}
-	return Engine{}, nil
+	return Engine{}, all
 }
 
 // procNet is the folder with the files of the thread's network namespace.
@@ -92,7 +95,7 @@ func queueEngine() (Engine, error) {
 // policy is the last known policy engine.
 type policy struct {
 	engine Engine
-	known  bool // packet filters have been read
+	read   time.Time // when all packet filters were read, the zero time before
 	due    time.Time
 }
 
@@ -102,16 +105,19 @@ func (f *follower) policyDue(now time.Time) bool { return !now.Before(f.policy.d
 
 // readPolicy reads the policy engine of the node, logs a change and reports it.
 func (f *follower) readPolicy() (changed bool) {
-	const share = 1000 // at most 1/1000 of a processor for reading
+	const (
+		share   = 1000            // at most 1/1000 of a processor for reading
+		trusted = 2 * time.Minute // the last reading that has found no engine, if there is an error
+	)
 	start := f.options.now()
 	engine, err := f.options.findEngine()
 	now := f.options.now()
 	f.policy.due = now.Add(min(max(now.Sub(start)*share, f.options.tick), f.options.policyPause))
 	switch {
 	case err == nil:
-		f.policy.known = true
-	case f.policy.known:
-		f.logOnce("packet filters", "The packet filters of the node cannot be read, and are retried in %s; the last known policy engine is %q: %v", f.options.policyPause, f.policy, err)
+		f.policy.read = now
+	case f.policy.engine != (Engine{}) && !f.policy.read.IsZero() || now.Sub(f.policy.read) < trusted:
+		f.logRarely("packet filters", "The packet filters of the node cannot be read, and are retried in %s; the last known policy engine is %q: %v", f.options.policyPause, f.policy, err)
 		return false
 	default:
 		engine = Engine{"An unknown policy engine", err.Error()}
@@ -122,7 +128,7 @@ func (f *follower) readPolicy() (changed bool) {
 	}
 	switch {
 	case engine == (Engine{}):
-		f.options.Log("%s has no packet filters on this node any longer: the kernel answers", before.Name)
+		f.options.Log("No policy engine has packet filters on this node any longer: the kernel answers")
 	case f.options.Force:
 		f.options.Log("The kernel answers with %s on this node: network policies do not apply to the queries that it answers, since \"kernel force\" is set", engine)
 	default:
@@ -152,9 +158,11 @@ func Obstacles() (all []Obstacle, err error) {
 	}
 	links, e := l.links()
 	err = errors.Join(err, e)
+	uplinks, e := l.uplinks()
+	err = errors.Join(err, e)
 	ports := switches(links)
 	for _, interf := range links {
-		if !candidate(interf) {
+		if !candidate(interf, uplinks) {
 			continue
 		}
 		found := obstacleBefore(interf, Engine{}, ports, false)

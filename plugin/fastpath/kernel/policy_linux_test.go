@@ -108,7 +108,7 @@ func TestPolicyEngine(t *testing.T) {
 	})
 }
 
-// TestUnreadable refuses all interfaces while the packet filters have never been read, and trusts the last reading later.
+// TestUnreadable refuses all interfaces while the packet filters have never been read, and later after two minutes without a reading.
 func TestUnreadable(t *testing.T) {
 	if !namespace.Inside(t) {
 		return
@@ -133,8 +133,11 @@ func TestUnreadable(t *testing.T) {
 		{"unreadable", Engine{}, failure, "An unknown policy engine (no memory)", 0},
 		{"no engine", Engine{}, nil, "", 1},
 		{"unreadable again", Engine{}, failure, "", 1},
+		{"unreadable for longer", Engine{}, failure, "An unknown policy engine (no memory)", 0},
 		{"an engine", Engine{"Calico", "chain cali-FORWARD"}, nil, "Calico (chain cali-FORWARD)", 0},
 		{"unreadable with an engine", Engine{}, failure, "Calico (chain cali-FORWARD)", 0},
+		{"unreadable for longer with an engine", Engine{}, failure, "Calico (chain cali-FORWARD)", 0},
+		{"unreadable, still", Engine{}, failure, "Calico (chain cali-FORWARD)", 0},
 		{"the engine's other chain", Engine{"Calico", "chain cali-INPUT"}, nil, "Calico (chain cali-INPUT)", 0},
 		{"without the engine", Engine{}, nil, "", 1},
 	} {
@@ -148,8 +151,24 @@ func TestUnreadable(t *testing.T) {
 			}
 		})
 	}
-	if lines := strings.Count(h.log.String(), "\n") + 1; lines != 5 {
+	if lines := strings.Count(h.log.String(), "\n") + 1; lines != 6 {
 		t.Errorf("%d lines\n%s", lines, &h.log)
+	}
+	const line = "the last known policy engine is"
+	for hours := range 3 {
+		if n := h.log.count(line); n != 1+hours {
+			t.Errorf("%d lines with %q after %d hours", n, line, hours)
+		}
+		failure = nil
+		f.readPolicy()
+		failure = errors.New("no memory")
+		now = now.Add(time.Minute)
+		f.readPolicy()
+		now = now.Add(logInterval)
+		failure = nil
+		f.readPolicy()
+		failure = errors.New("no memory")
+		f.readPolicy()
 	}
 }
 

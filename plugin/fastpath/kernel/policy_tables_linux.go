@@ -1,17 +1,14 @@
 package kernel
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
-	"io/fs"
-	"os"
-	"strings"
-	"sync"
 	"time"
 
 	mdlayher "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/internal/nftmodule"
 )
 
 // tableFamilies are the names of nftables' families of IP packets and of frames.
@@ -22,7 +19,7 @@ var tableFamilies = map[byte]string{
 
 // tablesEngine returns the policy engine with chains in nftables, of which iptables-nft is a part.
 func tablesEngine() (found Engine, err error) {
-	if !tablesLoaded() {
+	if !nftmodule.Loaded() {
 		return Engine{}, nil
 	}
 	c, err := mdlayher.Dial(unix.NETLINK_NETFILTER, nil)
@@ -85,39 +82,4 @@ func chainEngine(data []byte) (Engine, error) {
 		}
 	}
 	return engineOf(tableFamilies[data[0]], table, chain), attributes.Err()
-}
-
-// tablesLoaded reports whether the kernel has nf_tables: listing chains would load the module. plugin/nodelocal/rules reads the
-// same files.
-func tablesLoaded() bool {
-	loaded, err := hasLine("/proc/modules", func(line string) bool { return strings.HasPrefix(line, "nf_tables ") })
-	if loaded || errors.Is(err, fs.ErrNotExist) {
-		return true // a kernel without modules loads none
-	}
-	return tablesBuiltIn()
-}
-
-// tablesBuiltIn reports whether nf_tables is a part of the kernel, or a module that is loaded.
-var tablesBuiltIn = sync.OnceValue(func() bool {
-	found, err := hasLine("/proc/kallsyms", func(line string) bool {
-		fields := strings.Fields(line)
-		return len(fields) == 3 && fields[2] == "nft_do_chain" // a function of a module has a fourth field
-	})
-	return found && err == nil
-})
-
-// hasLine reports whether a file has a line for which match is true.
-func hasLine(path string, match func(string) bool) (bool, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = file.Close() }() // only read
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		if match(lines.Text()) {
-			return true, nil
-		}
-	}
-	return false, lines.Err()
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
-// The limits of answer.c.
+// The limits of answer.c, and maxEntries, which has four slots for each entry.
 const (
 	maxName      = 128
 	shortName    = 64
@@ -25,13 +25,14 @@ const (
 	maxAddresses = 64
 	maxRecord    = 4096
 	granule      = 128
-	maxEntries   = 4096
+	maxEntries   = slots / 4
 	slots        = 16384
 	probes       = 8
 	versionBits  = 26
 	granuleBits  = 14
 	tagShift     = versionBits + granuleBits
 	maxListeners = 32
+	maxClients   = 1024
 	maxSessions  = 64
 	maxPorts     = 4
 
@@ -147,7 +148,7 @@ func (s *source) encode(buf []byte) ([]byte, error) {
 		}
 		n, ok := s.session(session)
 		if !ok {
-			return nil, errUnfit
+			return nil, errFull
 		}
 		r.Session = uint16(n) // #nosec G115 -- below maxSessions
 		if limit != 0 {
@@ -228,5 +229,5 @@ type Answered struct {
 	Number     uint64
 	IPv6, EDNS bool
 	Beyond     bool          // the TTL has passed, a session vouches for the answer
-	Took       time.Duration // for each
+	Took       time.Duration // mean time of the program for one answer
 }

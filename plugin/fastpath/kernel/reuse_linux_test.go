@@ -247,6 +247,12 @@ func TestRoom(t *testing.T) {
 	if n := refused(); n != more {
 		t.Errorf("%d of %d offers are refused while all copies are used", n, more)
 	}
+	for i := range more / 2 {
+		if err := add(i); err != nil { // in place of a copy whose memory is not free yet
+			t.Fatalf("offer %d of an answer that was fetched again: %v", i, err)
+		}
+	}
+	ticks(graceTicks+1, true)
 	ticks(idleTicks, false) // the refused offers of the first of these ticks are forgotten
 	if n := live(); n != copies {
 		t.Errorf("%d of %d copies remain without further offers", n, copies)
@@ -264,10 +270,10 @@ func TestRoom(t *testing.T) {
 
 // TestCheckBudget has budgets which the maps would consume, and which they would not.
 func TestCheckBudget(t *testing.T) {
-	if err := CheckBudget(answers.NewStore(Bytes + Bytes/2)); err == nil || !strings.Contains(err.Error(), "budget") {
+	if err := CheckBudget(answers.NewStore(mapBytes + mapBytes/2)); err == nil || !strings.Contains(err.Error(), "budget") {
 		t.Errorf("more than half of the budget: %v", err)
 	}
-	if err := CheckBudget(answers.NewStore(2 * Bytes)); err != nil {
+	if err := CheckBudget(answers.NewStore(2 * mapBytes)); err != nil {
 		t.Error(err)
 	}
 }
@@ -288,20 +294,24 @@ func TestBudget(t *testing.T) {
 	if err := b.Table.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := before - b.store.Bytes(); got != Bytes {
-		t.Errorf("%d bytes are given back, want %d", got, Bytes)
+	if got := before - b.store.Bytes(); got != mapBytes {
+		t.Errorf("%d bytes are given back, want %d", got, mapBytes)
 	}
 }
 
-// TestIndex has as many entries as there is room for: nearly all are found, and those of a window of slots that is full are refused.
+// TestIndex has as many entries as there is room for: nearly all are found, and those of a window of slots that is full are refused,
+// as are further ones, except in place of others.
 func TestIndex(t *testing.T) {
 	b := newBed(t)
 	b.store.SetBudget(64 << 20)
-	copied, answered := 0, 0
-	for i := range maxEntries {
+	add := func(i int) error {
 		name := fmt.Sprintf("n%d.shop.svc.cluster.local.", i)
 		e := address(t, name, nil)
-		if b.offer(e, b.numbers[listener4], b.stored(name, e), false) == nil {
+		return b.offer(e, b.numbers[listener4], b.stored(name, e), false)
+	}
+	copied, answered := 0, 0
+	for i := range maxEntries {
+		if add(i) == nil {
 			copied++
 		}
 	}
@@ -312,6 +322,17 @@ func TestIndex(t *testing.T) {
 	}
 	if copied < maxEntries*99/100 || answered < copied-5 { // the tags of some may be equal
 		t.Errorf("of %d entries, %d are copied, and %d answered", maxEntries, copied, answered)
+	}
+	for i := maxEntries; copied < maxEntries; i++ {
+		if add(i) == nil {
+			copied++
+		}
+	}
+	if add(0) != nil {
+		t.Error("an answer that was fetched again is refused in a full table")
+	}
+	if add(-1) == nil {
+		t.Errorf("more than %d entries", maxEntries)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -153,7 +153,7 @@ func (b *bed) replace(e *answers.Entry) {
 func (b *bed) waitCounted(atLeast uint64) uint64 {
 	b.Helper()
 	for end := time.Now().Add(10 * time.Second); b.counted.total() < atLeast && time.Now().Before(end); {
-		time.Sleep(tick / 10)
+		time.Sleep(collectInterval / 10)
 	}
 	return b.counted.total()
 }
@@ -368,7 +368,7 @@ func TestClients(t *testing.T) {
 		t.Error("the answer is not for the client with the list alone")
 	}
 	lists.list.Store(4)
-	for end := time.Now().Add(10 * time.Second); ask("10.244.1.7") == redirected; time.Sleep(tick / 10) {
+	for end := time.Now().Add(10 * time.Second); ask("10.244.1.7") == redirected; time.Sleep(collectInterval / 10) {
 		if time.Now().After(end) {
 			t.Fatal("answered with the list that the client had")
 		}

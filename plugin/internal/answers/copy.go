@@ -2,13 +2,14 @@ package answers
 
 import (
 	"encoding/binary"
+	"math"
 	"time"
 )
 
 // listLen is the length in bytes of the ID of a search list, which ends the key of an answer found with it.
 const listLen = 4
 
-// Copy is a copy of an entry from which another reader than those of the store answers, such as the kernel.
+// Copy is a copy of an entry from which others than the readers of the store answer, such as the kernel.
 type Copy interface {
 	// Serve begins to answer. It is called with the store locked, while the entry is stored, and does not block.
 	Serve()
@@ -96,16 +97,25 @@ const copyEvery = 4
 // replacesCopied is the bit of an entry's hits that is set if the entry has replaced one with a copy, until it is copied.
 const replacesCopied = 1 << 31
 
-// follow makes the entry that replaces another one be copied at its first hit if that one had a copy.
-func (e *Entry) follow(old *Entry) {
+// inheritCopy has an entry copied at its first hit if the entry that it replaces had a copy.
+func (e *Entry) inheritCopy(old *Entry) {
 	if old.copies != nil || old.hits.Load()&replacesCopied != 0 {
 		e.hits.Or(replacesCopied)
 	}
 }
 
+// neverCopied is the value of an entry's hits that has no form for copies.
+const neverCopied = math.MaxUint32
+
+// NeverCopy makes ToCopy return false from now on: the entry has no form for copies.
+func (e *Entry) NeverCopy() { e.hits.Store(neverCopied) }
+
 // ToCopy counts a hit, and reports whether a copy of the entry may be made now: at every copyEvery-th hit, and at once if the
 // entry has replaced one with a copy.
 func (e *Entry) ToCopy() bool {
+	if e.hits.Load() == neverCopied {
+		return false
+	}
 	hits := e.hits.Add(1)
 	return hits%copyEvery == 0 || hits&replacesCopied != 0 && e.hits.And(^uint32(replacesCopied))&replacesCopied != 0
 }

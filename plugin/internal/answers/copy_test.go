@@ -74,8 +74,13 @@ func TestToCopy(t *testing.T) {
 	if got := due(e); !slices.Equal(got, []int{1, 4, 8}) {
 		t.Errorf("in place of a copied entry: at hits %v", got)
 	}
-	if got := due(entry()); !slices.Equal(got, []int{4, 8}) {
+	e = entry()
+	if got := due(e); !slices.Equal(got, []int{4, 8}) {
 		t.Errorf("in place of an entry that was not copied again: at hits %v", got)
+	}
+	e.NeverCopy()
+	if got := due(e); len(got) != 0 {
+		t.Errorf("without a form for copies: at hits %v", got)
 	}
 }
 

@@ -59,7 +59,7 @@ func (s *Store) SetBudget(budget int64) {
 	s.shrink(nil)
 }
 
-// Reserve takes bytes of the budget for memory outside of the store, and gives them back if they are negative.
+// Reserve charges bytes of memory outside of the store to the budget; a negative number releases them.
 func (s *Store) Reserve(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +179,7 @@ func (s *Store) put(key []byte, e *Entry) {
 		s.link(e) // before the old one is unlinked, so that readers find one of them
 	}
 	if old != nil {
-		e.follow(old)
+		e.inheritCopy(old)
 		s.unlink(old)
 	}
 	if !stored {

@@ -19,7 +19,7 @@ type Set struct {
 // Process has the leases of this process.
 var Process = &Set{until: map[netip.AddrPort]time.Time{}}
 
-// Renew sets the end of the lease of an address, which is never earlier than before.
+// Renew extends the lease of an address; an earlier end has no effect.
 func (s *Set) Renew(address netip.AddrPort, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

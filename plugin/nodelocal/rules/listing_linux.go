@@ -1,59 +1,17 @@
 package rules
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
-	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
-
-// procModules lists the modules of the kernel, procSymbols its functions.
-const (
-	procModules = "/proc/modules"
-	procSymbols = "/proc/kallsyms"
-)
-
-// TablesLoaded returns whether the running kernel has nf_tables, so that listing it loads no module. A kernel that
-// shows neither its modules nor its functions counts as one without.
-func TablesLoaded() bool { return tablesLoaded(procModules, procSymbols) }
-
-func tablesLoaded(modules, symbols string) bool {
-	loaded, err := hasLine(modules, func(line string) bool { return strings.HasPrefix(line, "nf_tables ") })
-	if loaded || errors.Is(err, fs.ErrNotExist) {
-		return true // a kernel without modules loads none
-	}
-	builtin, err := hasLine(symbols, func(line string) bool {
-		fields := strings.Fields(line)
-		return len(fields) > 2 && fields[2] == "nft_do_chain"
-	})
-	return builtin && err == nil
-}
-
-// hasLine returns whether a file has a line for which match is true.
-func hasLine(path string, match func(string) bool) (bool, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = file.Close() }() // only read
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		if match(lines.Text()) {
-			return true, nil
-		}
-	}
-	return false, lines.Err()
-}
 
 // request sends a request to nftables and calls read for each message of the reply. It is for requests that
 // google/nftables does not have, or whose reply it does not read in part.

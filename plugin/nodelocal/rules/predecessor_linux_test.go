@@ -183,37 +183,6 @@ func TestMatchedAddresses(t *testing.T) {
 	}
 }
 
-// TestTablesLoaded: a listing would load the module of a kernel without nf_tables.
-func TestTablesLoaded(t *testing.T) {
-	const none = "no file"
-	for _, c := range []struct {
-		name, modules, symbols string
-		want                   bool
-	}{
-		{"its module is loaded", "nf_tables 1 0 - Live 0x0\n", none, true},
-		{"it is built in", "dummy 1 0 - Live 0x0\n", "0 T nft_do_chain\n", true},
-		{"it is missing", "nf_tables_x 1 0 - Live 0x0\n", "0 T nft_do_chain_arp\n", false},
-		{"the symbols are not shown", "dummy 1 0 - Live 0x0\n", none, false},
-		{"a kernel without modules", none, none, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			file := func(name, text string) string {
-				path := filepath.Join(t.TempDir(), name)
-				if text == none {
-					return path
-				}
-				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return path
-			}
-			if got := tablesLoaded(file("modules", c.modules), file("kallsyms", c.symbols)); got != c.want {
-				t.Errorf("got %t", got)
-			}
-		})
-	}
-}
-
 // predecessors returns the predecessors' rules for addresses.
 func predecessors(t *testing.T, addrs ...netip.Addr) []PredecessorRule {
 	t.Helper()
