@@ -17,15 +17,16 @@ const loadVariable = "NEARSIDE_LOAD"
 // TestRandomChanges has random changes while pods query: pods come and go, nodecache reads other configurations, and is updated
 // with a second instance. No answer is wrong, and no query is lost.
 func TestRandomChanges(t *testing.T) {
-	last := 5 * time.Second
+	last, first := 5*time.Second, uint64(1)
 	text := os.Getenv(loadVariable)
 	if text != "" {
+		first = uint64(time.Now().UnixNano()) // #nosec G115 -- not negative
 		var err error
 		if last, err = time.ParseDuration(text); err != nil {
 			t.Fatalf("invalid %s: %v", loadVariable, err)
 		}
 	}
-	seed := property.List(t, uint64(time.Now().UnixNano()), 1)[0] // #nosec G115 -- not negative
+	seed := property.List(t, first, 1)[0]
 	t.Logf("%s=%d", property.Variable, seed)
 	c := newChanges(t, seed)
 	if text != "" {

@@ -23,7 +23,7 @@ func counted(sample string) bool {
 		return false
 	}
 	switch name {
-	case "coredns_dns_requests_total", "coredns_dns_responses_total", "coredns_dns_request_duration_seconds_count",
+	case "coredns_dns_requests_total", "coredns_dns_do_requests_total", "coredns_dns_responses_total", "coredns_dns_request_duration_seconds_count",
 		"coredns_cache_hits_total", "coredns_cache_misses_total", "coredns_cache_requests_total", "coredns_cache_entries",
 		"nearside_cache_hits_beyond_ttl_total":
 		return true
