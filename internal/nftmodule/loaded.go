@@ -1,4 +1,4 @@
-// Package nftmodule tells whether the kernel has nf_tables without loading the module. It is a leaf: it imports nothing of this
+// Package nftmodule reports whether the kernel has nf_tables, without loading the module. It is a leaf: it imports nothing of this
 // project.
 package nftmodule
 
