@@ -35,7 +35,7 @@ func (b *kernelBed) listen(l *listener, i int, kernel, forced bool) *listener {
 	if l == nil {
 		l = &listener{address: fmt.Sprintf("dns://169.254.20.%d:%d", i, 5300+i)}
 	}
-	blk := &block.Block{Kernel: kernel}
+	blk := &block.Block{Kernel: kernel, Keyspace: answers.Shared.NewKeyspace()}
 	l.server.Store(&server{kernelForced: forced, blocks: map[string]*servedBlock{".": {Block: blk}}})
 	b.serve(l)
 	return l
@@ -47,6 +47,12 @@ func TestKernelReload(t *testing.T) {
 		return
 	}
 	b := newKernelBed(t)
+	prevented := b.listen(nil, 0, true, false)
+	prevented.server.Load().blocks["."].Prevented = "a plugin has to see every query"
+	if b.serve(prevented); prevented.kernel.Load() != nil {
+		t.Error("a server block without a fast path has answers in the kernel")
+	}
+	b.remove([]*listener{prevented})
 	one, two := b.listen(nil, 1, true, false), b.listen(nil, 2, true, false)
 	table, interfaces := b.table, b.interfaces
 	if table == nil || one.kernel.Load() == nil || two.kernel.Load() == nil {

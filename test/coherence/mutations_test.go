@@ -45,7 +45,8 @@ const (
 	namespaceFile = "plugin/kubernetes/index/namespaces.go"
 	nodeFile      = "plugin/kubernetes/index/nodes.go"
 	kernelFolder  = "plugin/fastpath/kernel"
-	kernelFile    = kernelFolder + "/table_linux.go"
+	copiesFile    = kernelFolder + "/copies_linux.go"
+	listenersFile = kernelFolder + "/listeners_linux.go"
 )
 
 // mutations are in the order of the table in README.md. The first ones are of clusterdns.
@@ -159,16 +160,16 @@ var mutations = []mutation{
 	}, stalledPhase},
 	// Of the answers in the kernel, of one nodecache.
 	{"the end of an entry does not end its copy", []edit{
-		replacement(kernelFile, "\tatomic.SwapUint32(&r.memory.Version, 0)\n", ""),
+		replacement(copiesFile, "\tatomic.SwapUint32(&r.memory.Version, 0)\n", ""),
 	}, noFault},
 	{"an entry that leaves the store leaves its copies", []edit{
 		replacement("plugin/internal/answers/store.go", "\te.removeCopies()\n", ""),
 	}, noFault},
 	{"a session vouches in the kernel without heartbeats", []edit{
-		replacement(kernelFile, "atomic.StoreUint64(&copied.Until, end)", "atomic.StoreUint64(&copied.Until, max(end, 1<<63))"),
+		replacement(copiesFile, "atomic.StoreUint64(&copied.Until, end)", "atomic.StoreUint64(&copied.Until, max(end, 1<<63))"),
 	}, stalledPhase},
 	{"the kernel ignores the end of the lease", []edit{
-		replacement(kernelFile, "atomic.StoreUint64(&t.control.Until[listener], end)", "atomic.StoreUint64(&t.control.Until[listener], max(end, 1<<63))"),
+		replacement(listenersFile, "atomic.StoreUint64(&t.control.Until[listener], end)", "atomic.StoreUint64(&t.control.Until[listener], max(end, 1<<63))"),
 	}, hangPhase},
 }
 
@@ -251,7 +252,7 @@ var kernelMutations = []struct {
 	test   string
 }{
 	{"the end of an entry does not end its copy", []edit{
-		replacement(kernelFile, "\tatomic.SwapUint32(&r.memory.Version, 0)\n", ""),
+		replacement(copiesFile, "\tatomic.SwapUint32(&r.memory.Version, 0)\n", ""),
 	}, kernelFolder, "TestEnds/removed"},
 	{"an entry that has ended is copied", []edit{
 		replacement("plugin/internal/answers/copy.go", "\tif e.newer == nil {\n\t\treturn false\n\t}\n", ""),
@@ -263,13 +264,13 @@ var kernelMutations = []struct {
 		replacement(sessionFile, "\ts.until.Store(0)\n\ts.reflect()\n", "\ts.until.Store(0)\n"),
 	}, kernelFolder, "TestEnds/session_closed"},
 	{"answers of a retired session do not lapse in the kernel", []edit{
-		replacement(kernelFile, "atomic.StoreUint64(&copied.Lapsed, 1)", "atomic.StoreUint64(&copied.Lapsed, 0)"),
+		replacement(copiesFile, "atomic.StoreUint64(&copied.Lapsed, 1)", "atomic.StoreUint64(&copied.Lapsed, 0)"),
 	}, kernelFolder, "TestEnds/session_retired"},
 	{"a reload ends no copy", []edit{
-		replacement(kernelFile, "if int(r.key.Listener) == listener {", "if int(r.key.Listener) == -1-listener {"),
+		replacement(copiesFile, "if int(r.key.Listener) == listener {", "if int(r.key.Listener) == -1-listener {"),
 	}, kernelFolder, "TestEnds/listener_replaced"},
 	{"the kernel ignores the end of the lease", []edit{
-		replacement(kernelFile, "atomic.StoreUint64(&t.control.Until[listener], end)", "atomic.StoreUint64(&t.control.Until[listener], max(end, 1<<63))"),
+		replacement(listenersFile, "atomic.StoreUint64(&t.control.Until[listener], end)", "atomic.StoreUint64(&t.control.Until[listener], max(end, 1<<63))"),
 	}, kernelFolder, "TestEnds/(no_lease|lease_expired)"},
 	{"the kernel ignores the time of prefetch", []edit{
 		replacement(kernelFolder+"/record_linux.go", "s.clock.kernel(min(e.Expires, e.Popularity.From))", "s.clock.kernel(e.Expires)"),
