@@ -6,6 +6,15 @@ import (
 	"runtime/debug"
 
 	"github.com/coredns/caddy"
+	_ "github.com/coredns/coredns/plugin/acl"
+	_ "github.com/coredns/coredns/plugin/auto"
+	_ "github.com/coredns/coredns/plugin/dnstap"
+	_ "github.com/coredns/coredns/plugin/file"
+	_ "github.com/coredns/coredns/plugin/grpc"
+	_ "github.com/coredns/coredns/plugin/proxyproto"
+	_ "github.com/coredns/coredns/plugin/secondary"
+	_ "github.com/coredns/coredns/plugin/tsig"
+	_ "github.com/coredns/coredns/plugin/view"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
@@ -18,8 +27,15 @@ import (
 
 // directives are what a Corefile may use, in the order in which plugins see a query: that of CoreDNS.
 var directives = []string{
+	"root",
 	"metadata",
+	"cancel",
+	"proxyproto",
+	"timeouts",
+	"multisocket",
 	"reload",
+	"nsid",
+	"bufsize",
 	"bind",
 	"debug",
 	"ready",
@@ -28,20 +44,34 @@ var directives = []string{
 	"prometheus",
 	"errors",
 	"log",
+	"dnstap",
+	"local",
+	"dns64",
+	"any",
+	"chaos",
 	"loadbalance",
+	"tsig",
 	"rewrite",
 	"fastpath",
 	"searchpath",
 	"autopath",
+	"acl",
 	"cache",
+	"header",
+	"minimal",
 	"template",
 	"transfer",
 	"hosts",
 	"kubernetes",
 	"multicluster",
+	"file",
+	"auto",
+	"secondary",
 	"loop",
 	"forward",
+	"grpc",
 	"whoami",
+	"view",
 }
 
 func main() {

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -132,6 +133,9 @@ type wireFlight struct {
 	stale *answers.Entry
 }
 
+// offsetUDPSize is the offset of the class of an OPT record, behind the question's type and class and the record's name and type.
+const offsetUDPSize = 4 + 1 + 2
+
 // bitAD is the AD flag in the fourth byte of a header, RFC 4035 section 3.
 const bitAD = 0x20
 
@@ -146,6 +150,9 @@ func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *answe
 	n := len(q.packed)
 	l.query.packed = append(append(l.buf[:0], q.packed...), q.key...)
 	l.query.key, l.query.packed = l.query.packed[n:], l.query.packed[:n:n]
+	if q.EDNS { // plugin bufsize may have reduced it
+		binary.BigEndian.PutUint16(l.query.packed[answers.HeaderLen+q.NameLen+offsetUDPSize:], q.UDPSize)
+	}
 	if q.Search != nil {
 		l.query.Parse(l.query.packed)
 	}

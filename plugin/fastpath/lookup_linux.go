@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -35,6 +36,9 @@ type lookup struct {
 	keyLen   int
 }
 
+// localhost is the first label of names that plugin local answers, whatever follows.
+var localhost = []byte("\x09localhost")
+
 // find parses a query and reports whether the store has an answer. The answer may still be too long for the client, see
 // formOf.
 func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration) bool {
@@ -50,8 +54,15 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	key := q.AppendKey(l.key[:0], 0, in) // with capacity for a view
 	l.keyLen = len(key)
 	// CoreDNS dispatches a question for DS to the block of a parent zone, if there is one.
-	if l.route = s.routes.find(answers.KeyName(key)); l.route == nil || l.route.keyspace == 0 || q.Type == dns.TypeDS {
+	name := answers.KeyName(key)
+	if l.route = s.routes.find(name); l.route == nil || l.route.keyspace == 0 || q.Type == dns.TypeDS {
 		return false
+	}
+	if l.route.local && bytes.HasPrefix(name, localhost) {
+		return false
+	}
+	if limit := l.route.bufSize; limit > 0 && q.UDPSize > limit {
+		q.UDPSize = limit
 	}
 	answers.SetKeyspace(key, l.route.keyspace)
 	l.findEntry(key, in, client, now)

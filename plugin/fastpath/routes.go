@@ -19,7 +19,9 @@ type route struct {
 	// byGeneration is false if another plugin of the block may answer before kubernetes: no generation ends its answers.
 	byGeneration bool
 	shuffle      bool
-	kernel       bool // the kernel may answer
+	kernel       bool   // the kernel may answer
+	bufSize      uint16 // max. UDP size of a client, 0 for none
+	local        bool   // names that begin with localhost are those of plugin local
 	counters     *counters
 	chain        *chain
 	search       block.Searches    // nil if names are not expanded
@@ -128,18 +130,23 @@ func newServedBlock(b *block.Block) *servedBlock {
 }
 
 // inKernel reports whether the kernel answers queries of the block.
-func (b *servedBlock) inKernel() bool { return b.Kernel && b.Prevented == "" && b.Keyspace != nil }
+func (b *servedBlock) inKernel() bool {
+	return b.Kernel && b.Prevented == "" && b.Keyspace != nil && b.BufSize == 0 // the program has the client's size
+}
 
 // route returns the route of a zone whose names belong to the block.
 func (b *servedBlock) route(server, zone string) *route {
-	rt := &route{shuffle: b.Shuffle, kernel: b.inKernel(), byGeneration: b.ByGeneration, chain: b.chain, counters: &counters{server: server, plugin: b.next}}
+	rt := &route{
+		shuffle: b.Shuffle, kernel: b.inKernel(), byGeneration: b.ByGeneration, bufSize: b.BufSize, local: b.Local,
+		chain: b.chain, counters: &counters{server: server, plugin: b.next},
+	}
 	if own := b.ownChains[plugin.Zones(slices.Collect(maps.Keys(b.ownChains))).Matches(zone)]; own != nil {
 		rt.chain = own
 	}
 	if b.cache != nil && b.cache.Covers(zone) {
 		rt.counters.cache = b.cache
 	}
-	if b.Prevented == "" {
+	if b.Prevented == "" && (!b.Local || localZones.Matches(zone) == "") {
 		if rt.awaiter = b.awaiter; rt.awaiter != nil {
 			rt.waits = rt.awaiter.WaitCounters()
 		}
@@ -160,10 +167,16 @@ func (b *servedBlock) route(server, zone string) *route {
 	return rt
 }
 
+// localZones are the zones of plugin local, which answers before cache.
+var localZones = plugin.Zones{"localhost.", "0.in-addr.arpa.", "127.in-addr.arpa.", "255.in-addr.arpa."}
+
 // subzones returns the zones that may need a route of their own.
 func (b *servedBlock) subzones() (zones []string) {
+	if b.Local {
+		zones = slices.Clone(localZones)
+	}
 	if b.prometheus != nil {
-		zones = b.prometheus.ZoneNames()
+		zones = slices.Concat(zones, b.prometheus.ZoneNames())
 	}
 	if b.cache != nil {
 		zones = slices.Concat(zones, b.cache.Borders())

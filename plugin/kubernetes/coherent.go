@@ -61,7 +61,7 @@ func sessionObstacle(e block.Eligibility) string {
 	case e.Prevented != "":
 		return "no fast path, which carries the sessions, for this server block: " + e.Prevented
 	case !e.ByGeneration:
-		return "plugin hosts may answer before kubernetes, and its changes are not notified"
+		return "plugin " + e.Silent + " may answer before kubernetes, and its changes are not notified"
 	}
 	return ""
 }

@@ -49,7 +49,9 @@ func (d directive) setup(c *caddy.Controller) error {
 		k.shared = block.IsShared(dnsserver.GetConfig(c), d.neutral()...)
 		k.attach(handle.Index(), handle.Status)
 		k.awaitSync(k.startupTimeout)
-		offers.begin(sessionObstacle(b.Eligibility()))
+		eligibility := b.Eligibility()
+		k.late = eligibility.Late
+		offers.begin(sessionObstacle(eligibility))
 	})
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 		k.Next = next

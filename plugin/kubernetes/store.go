@@ -16,7 +16,7 @@ func (k *Kubernetes) isStorable(r *dns.Msg, lower string, inFront *answers.Prope
 		return false
 	}
 	// The fast path would return the upper case of this query's name to every client.
-	return inFront != nil || k.space != nil && k.space.ByGeneration.Load() && r.Question[0].Name == lower
+	return inFront != nil || !k.late && k.space != nil && k.space.ByGeneration.Load() && r.Question[0].Name == lower
 }
 
 // isLookup reports whether a query is for records of a name in the cluster. For DS the server may query the block of a

@@ -94,17 +94,6 @@ type Receiver interface {
 	Receive(b *batch.Batch, reply []byte, v *coherence.Voucher, code int, err error)
 }
 
-// transparentForWire are the plugins that need not see a query in wire form. Plugin loop has to see the queries of type
-// HINFO, and transfer the zone transfers: these are never in wire form.
-var transparentForWire = map[string]bool{
-	"errors":      true, // failures are passed to the plugin chain
-	"loadbalance": true, // see Eligibility.Shuffle
-	"loop":        true,
-	"metadata":    true,
-	"prometheus":  true, // the fast path counts in its metrics
-	"transfer":    true,
-}
-
 // WireHandler returns the first handler of queries in wire form, nil if the block has another plugin that has to see the
 // queries, or lacks cache or forward; and the number of queries that its upstreams can have in progress. Names in the zones
 // of a ZoneOwner are for the plugin chain. It is called when the servers start.
@@ -126,7 +115,7 @@ func linkWire(handlers []plugin.Handler) (first WireHandler, capacity func() int
 		case owns:
 			owned = append(owned, owner.OwnZones()...)
 			fallthrough
-		case transparentForWire[h.Name()]:
+		case plugins[h.Name()].misses:
 			if first != nil && cache == nil {
 				return nil, nil
 			}

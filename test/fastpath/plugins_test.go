@@ -1,0 +1,74 @@
+//go:build linux
+
+package fastpath
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// TestParityWithPlugins has server blocks with one more plugin each: replies are equal with and without the fast path, for ordinary
+// queries and for those that the plugin answers or changes.
+func TestParityWithPlugins(t *testing.T) {
+	folder := newCluster(t)
+	zone := filepath.Join(folder, "example.zone")
+	if err := os.WriteFile(zone, []byte("@ 60 IN SOA ns.file.test. admin.file.test. 1 2 3 4 5\n@ 60 IN NS ns.file.test.\nns 60 IN A 192.0.2.53\nwww 60 IN A 192.0.2.80\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ordinary := slices.Concat(
+		plain(t, clusterNames[:8]),
+		variants(t, "web.shop.svc.cluster.local.", dns.TypeA),
+		variants(t, "many60.shop.svc.cluster.local.", dns.TypeA),
+		variants(t, "_http._tcp.many12.shop.svc.cluster.local.", dns.TypeSRV),
+		variants(t, "www.example.org.shop.svc.cluster.local.", dns.TypeA),
+	)
+	chaos := func(name string) query {
+		m := newQuery(name, dns.TypeTXT)
+		m.Question[0].Qclass = dns.ClassCHAOS
+		return query{name + " CH TXT", pack(t, m)}
+	}
+	nsid := newQuery("web.shop.svc.cluster.local.", dns.TypeA)
+	nsid.SetEdns0(1232, false).IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_NSID{Code: dns.EDNS0NSID}}
+	const cache = "cache 30"
+	for _, tc := range []struct {
+		name    string
+		lines   []string
+		own     []query
+		minimum int // percentage of the ordinary queries that is answered by the fast path
+	}{
+		{"any", []string{"any"}, []query{{"ANY", pack(t, newQuery("web.shop.svc.cluster.local.", dns.TypeANY))}}, 40},
+		{"bufsize", []string{"bufsize 700"}, variants(t, "many12.shop.svc.cluster.local.", dns.TypeA), 40},
+		{"bufsize with cache", []string{"bufsize 512", cache}, variants(t, "many12.shop.svc.cluster.local.", dns.TypeA), 40},
+		{"cancel", []string{"cancel 2s"}, nil, 40},
+		{"chaos", []string{"chaos nearside-1 info@example.org"}, []query{chaos("version.bind."), chaos("authors.bind."), chaos("web.shop.svc.cluster.local.")}, 40},
+		{"file", []string{"file " + zone + " file.test", cache}, variants(t, "www.file.test.", dns.TypeA), 40},
+		{"header", []string{"header {\nresponse set ra\nresponse clear aa\n}", cache}, nil, 40},
+		{"header of queries", []string{"header {\nquery clear rd\nresponse set ra rd\n}", cache}, nil, 40},
+		{"local", []string{"local"}, slices.Concat(plain(t, []string{
+			"localhost.", "a.localhost.", "localhost.shop.svc.cluster.local.", "1.0.0.127.in-addr.arpa.", "5.127.in-addr.arpa.", "0.in-addr.arpa.",
+		}), variants(t, "localhost.", dns.TypeA)), 40},
+		{"minimal", []string{"minimal", cache}, nil, 40},
+		{"multisocket", []string{"multisocket 2"}, nil, 40},
+		{"nsid", []string{"nsid here"}, []query{{"with NSID", pack(t, nsid)}}, 40},
+		{"template", []string{"template IN A shop.svc.cluster.local {\nmatch ^db\\.\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\nfallthrough\n}", cache},
+			variants(t, "db.shop.svc.cluster.local.", dns.TypeA), 40},
+		{"timeouts", []string{"timeouts {\nread 5s\nwrite 5s\nidle 10s\n}"}, nil, 40},
+		{"whoami", []string{"whoami"}, plain(t, []string{"who.example.org."}), 40},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := startPair(t, "clusterdns", clusterBlock(folder, tc.lines...))
+			compare := comparison{ttl: 1}
+			compare.checkAll(t, p, tc.own, 2)
+			before := p.on.scrape(t)
+			sent := compare.checkAll(t, p, ordinary, 2)
+			answered, _ := p.counted(t, before, sent)
+			if percent := 100 * answered / sent; percent < tc.minimum {
+				t.Errorf("%d of %d queries were answered by the fast path, want %d%%", answered, sent, tc.minimum)
+			}
+		})
+	}
+}
