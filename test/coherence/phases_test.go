@@ -21,7 +21,7 @@ var phases = []phase{
 	{requirements: requirements{"connections cut", 0.98, 0}, fault: cut, calm: calm, want: fellBack("closed")},
 	{requirements: requirements{"connections delayed by 0.3 s", 0.98, 0}, fault: delayed(300 * time.Millisecond), strict: true, calm: calm, want: beyondTTL},
 	{requirements: requirements{"connections delayed by 3 s", 0.7, 0}, fault: delayed(3 * time.Second), delay: 3 * time.Second, calm: calm, want: fellBack("silent", "closed", "clock")},
-	{requirements: requirements{"connections stalled", 0.85, 0}, fault: stalled, strict: true, calm: calm, want: fellBack("silent")},
+	{requirements: requirements{"connections stalled", 0.9, 0}, fault: stalled, strict: true, calm: calm, want: fellBack("silent")},
 	{requirements: requirements{"frozen watches", 0.98, 0}, fault: frozen, calm: calm, want: fellBack("silent")},
 	{requirements: requirements{"clusterdns reloaded", 0.98, 0}, fault: clusterReloaded, strict: true, calm: calm, want: beyondTTL},
 	{requirements: requirements{"node caches reloaded", 0.98, 0}, fault: cachesReloaded, calm: calm, want: beyondTTL},
