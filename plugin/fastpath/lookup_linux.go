@@ -71,9 +71,20 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	if e == nil || q.Upper && !e.AnyCase || e.Waits && !l.waited || !e.Fresh(now) && (e.Current() || !l.isMade(e, in)) {
 		return false
 	}
+	if l.route.logged != 0 && isLogged(l.route.logged, e, q) {
+		return false
+	}
 	l.beyond = e.Cached && e.Expires != 0 && now >= e.Expires
 	// Otherwise it is to be prefetched.
 	return l.reply != nil || e.Popularity == nil || !e.Popularity.Count(now) || e.Popularity.Refreshing.Load() || e.Vouched(now)
+}
+
+// isLogged reports whether plugin log may log the answer to a query, given what it logs.
+func isLogged(logged block.Logged, e *answers.Entry, q *answers.Query) bool {
+	if e.Plain.HasData() {
+		return logged&block.LoggedData != 0 || logged&block.LoggedSigned != 0 && q.DO
+	}
+	return logged&block.LoggedOther != 0
 }
 
 // findEntry finds the entry of a key, and the counters of the answer.

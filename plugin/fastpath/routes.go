@@ -22,6 +22,7 @@ type route struct {
 	kernel       bool   // the kernel may answer
 	bufSize      uint16 // max. UDP size of a client, 0 for none
 	local        bool   // names that begin with localhost are those of plugin local
+	logged       block.Logged
 	counters     *counters
 	chain        *chain
 	search       block.Searches    // nil if names are not expanded
@@ -137,7 +138,7 @@ func (b *servedBlock) inKernel() bool {
 // route returns the route of a zone whose names belong to the block.
 func (b *servedBlock) route(server, zone string) *route {
 	rt := &route{
-		shuffle: b.Shuffle, kernel: b.inKernel(), byGeneration: b.ByGeneration, bufSize: b.BufSize, local: b.Local,
+		shuffle: b.Shuffle, kernel: b.inKernel(), byGeneration: b.ByGeneration, bufSize: b.BufSize, local: b.Local, logged: b.Log.Logged(zone),
 		chain: b.chain, counters: &counters{server: server, plugin: b.next},
 	}
 	if own := b.ownChains[plugin.Zones(slices.Collect(maps.Keys(b.ownChains))).Matches(zone)]; own != nil {
@@ -174,6 +175,9 @@ var localZones = plugin.Zones{"localhost.", "0.in-addr.arpa.", "127.in-addr.arpa
 func (b *servedBlock) subzones() (zones []string) {
 	if b.Local {
 		zones = slices.Clone(localZones)
+	}
+	for _, r := range b.Log {
+		zones = append(zones, r.Zone)
 	}
 	if b.prometheus != nil {
 		zones = slices.Concat(zones, b.prometheus.ZoneNames())

@@ -56,6 +56,10 @@ func TestEligible(t *testing.T) {
 		{"no plugin that stores answers", "nodecache", block(".:PORT", forward, "fastpath"),
 			[]string{none + ".: neither cache nor kubernetes is configured"}, with},
 		{"log", "clusterdns", block(plain4, kubernetes, "log"), []string{none + "cluster.local.: plugin log has to see every query"}, with},
+		{"log of errors", "clusterdns", block(plain4, kubernetes, "log . {\nclass error\n}"), []string{with + "cluster.local."}, none},
+		{"log of the zone", "clusterdns", block(plain4, kubernetes, "log local"), []string{none + "cluster.local.: plugin log has to see every query"}, with},
+		{"log of another zone", "clusterdns", block(plain4, kubernetes, "log example.org"), []string{with + "cluster.local."}, none},
+		{"log of a smaller zone", "clusterdns", block(plain4, kubernetes, "log shop.svc.cluster.local"), []string{with + "cluster.local."}, none},
 		{"rewrite", "clusterdns", block(plain4, kubernetes, "rewrite name a.example b.example"),
 			[]string{none + "cluster.local.: plugin rewrite has to see every query"}, with},
 		{"template", "clusterdns", block(plain4, kubernetes, "template IN A x.cluster.local {\nrcode NXDOMAIN\n}"),
@@ -104,8 +108,8 @@ func TestEligible(t *testing.T) {
 // TestOneBlockPrevented queries names of a block with the fast path and of one without it, on one listener.
 func TestOneBlockPrevented(t *testing.T) {
 	folder := newCluster(t)
-	logging := strings.Replace(clusterBlock(folder, "log . {\nclass error\n}"), ".:PORT", "svc.cluster.local:PORT", 1)
-	s := start(t, "clusterdns", strings.ReplaceAll(clusterBlock(folder)+logging, "FASTPATH", ""))
+	other := strings.Replace(clusterBlock(folder, "acl {\nallow\n}"), ".:PORT", "svc.cluster.local:PORT", 1)
+	s := start(t, "clusterdns", strings.ReplaceAll(clusterBlock(folder)+other, "FASTPATH", ""))
 	for _, tc := range []struct {
 		name  string
 		qtype uint16

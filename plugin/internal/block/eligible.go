@@ -17,6 +17,7 @@ type Eligibility struct {
 	Shuffle      bool   // addresses are put in random order
 	BufSize      uint16 // max. UDP size in bytes that a client may have (plugin bufsize), 0 for none
 	Local        bool   // plugin local answers names of the host
+	Log          LogRules
 }
 
 // storesByGeneration are the plugins whose answers are stored without plugin cache.
@@ -45,7 +46,7 @@ func (b *Block) Eligibility() Eligibility {
 			e.ByGeneration, e.Silent = false, name
 		}
 		if e.Prevented == "" {
-			e.add(h, t)
+			e.add(b, h, t)
 		}
 	}
 	switch {
@@ -58,8 +59,8 @@ func (b *Block) Eligibility() Eligibility {
 	return e
 }
 
-// add adds a plugin with its traits.
-func (e *Eligibility) add(h plugin.Handler, t traits) {
+// add adds a plugin of a block with its traits.
+func (e *Eligibility) add(b *Block, h plugin.Handler, t traits) {
 	switch name := h.Name(); {
 	case !t.hits:
 		e.Prevented = "plugin " + name + " has to see every query"
@@ -68,11 +69,15 @@ func (e *Eligibility) add(h plugin.Handler, t traits) {
 			e.Prevented = "plugin loadbalance has another policy than round_robin"
 		}
 	case name == "bufsize":
-		if b, ok := h.(bufsize.Bufsize); ok {
-			e.BufSize = uint16(b.Size) // #nosec G115 -- at most 4096
+		if size, ok := h.(bufsize.Bufsize); ok {
+			e.BufSize = uint16(size.Size) // #nosec G115 -- at most 4096
 		}
 	case name == "local":
 		e.Local = true
+	case name == "log":
+		if e.Log = logRules(h); b.logsAll(e.Log) {
+			e.Prevented = "plugin log has to see every query"
+		}
 	}
 }
 

@@ -36,7 +36,7 @@ var plugins = map[string]traits{
 	"kubernetes":   {hits: true},
 	"loadbalance":  {hits: true, misses: true, neutral: true}, // round_robin only
 	"local":        {hits: true, misses: true, neutral: true},
-	"log":          {neutral: true},
+	"log":          {hits: true, neutral: true},               // by zone and class, see LogRules
 	"loop":         {hits: true, misses: true, neutral: true}, // recognizes its own queries, whose answers are not stored
 	"metadata":     {hits: true, misses: true, neutral: true}, // serves only plugins that have to see every query
 	"minimal":      {hits: true, late: true},

@@ -1,0 +1,80 @@
+package block
+
+import (
+	"strings"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/log"
+	"github.com/coredns/coredns/plugin/pkg/response"
+)
+
+// Logged are the replies that plugin log logs, which the plugin has to see.
+type Logged uint8
+
+const (
+	LoggedData   Logged = 1 << iota // NOERROR with answers
+	LoggedOther                     // other replies
+	LoggedSigned                    // those with an expired signature: to queries with DO
+)
+
+// LogRule is a rule of plugin log. The first one whose zone has a name decides.
+type LogRule struct {
+	Zone   string
+	Logged Logged
+}
+
+// LogRules are the rules of a block, in their order.
+type LogRules []LogRule
+
+// Logged returns which replies are logged for the names of a zone that are in no smaller zone of a rule.
+func (l LogRules) Logged(zone string) Logged {
+	for _, r := range l {
+		if plugin.Name(r.Zone).Matches(zone) {
+			return r.Logged
+		}
+	}
+	return 0
+}
+
+// logRules returns the rules of plugin log, nil for another handler.
+func logRules(h plugin.Handler) (all LogRules) {
+	l, ok := h.(log.Logger)
+	if !ok {
+		return nil
+	}
+	for _, r := range l.Rules {
+		rule := LogRule{Zone: strings.ToLower(r.NameScope)}
+		for class := range r.Class {
+			switch class { // see response.Typify
+			case response.Success:
+				rule.Logged |= LoggedData | LoggedOther // also a denial without an SOA record
+			case response.Denial:
+				rule.Logged |= LoggedOther
+			case response.Error:
+				rule.Logged |= LoggedOther | LoggedSigned
+			default:
+				rule.Logged |= LoggedData | LoggedOther
+			}
+		}
+		all = append(all, rule)
+	}
+	return all
+}
+
+// logsAll reports whether all names of the block have their answers logged.
+func (b *Block) logsAll(rules LogRules) bool {
+	zones := []string{b.config.Zone}
+	if b.conf != nil {
+		for _, config := range configsOf(b.conf.context) {
+			if firstOf(config) == b.config {
+				zones = append(zones, config.Zone)
+			}
+		}
+	}
+	for _, zone := range zones {
+		if rules.Logged(zone)&LoggedData == 0 {
+			return false
+		}
+	}
+	return true
+}
