@@ -71,7 +71,7 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	if e == nil || q.Upper && !e.AnyCase || e.Waits && !l.waited || !e.Fresh(now) && (e.Current() || !l.isMade(e, in)) {
 		return false
 	}
-	if l.route.logged != 0 && isLogged(l.route.logged, e, q) {
+	if l.route.logged != 0 && isLogged(l.route.logged, e, q) || l.route.rewrites != nil && isRewritten(l.route.rewrites, e, name, q.Type) {
 		return false
 	}
 	l.beyond = e.Cached && e.Expires != 0 && now >= e.Expires
@@ -85,6 +85,15 @@ func isLogged(logged block.Logged, e *answers.Entry, q *answers.Query) bool {
 		return logged&block.LoggedData != 0 || logged&block.LoggedSigned != 0 && q.DO
 	}
 	return logged&block.LoggedOther != 0
+}
+
+// isRewritten reports whether plugin rewrite changes queries for a name, in wire form and lower case, so that a stored answer for the
+// name itself is not theirs.
+func isRewritten(rules block.Rewrites, e *answers.Entry, name []byte, qtype uint16) bool {
+	return e.Memo(func() bool {
+		text, _, err := dns.UnpackDomainName(name, 0)
+		return err != nil || rules.Apply(text, qtype)
+	})
 }
 
 // findEntry finds the entry of a key, and the counters of the answer.

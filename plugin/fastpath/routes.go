@@ -23,6 +23,7 @@ type route struct {
 	bufSize      uint16 // max. UDP size of a client, 0 for none
 	local        bool   // names that begin with localhost are those of plugin local
 	logged       block.Logged
+	rewrites     block.Rewrites // nil for none
 	counters     *counters
 	chain        *chain
 	search       block.Searches    // nil if names are not expanded
@@ -138,7 +139,7 @@ func (b *servedBlock) inKernel() bool {
 // route returns the route of a zone whose names belong to the block.
 func (b *servedBlock) route(server, zone string) *route {
 	rt := &route{
-		shuffle: b.Shuffle, kernel: b.inKernel(), byGeneration: b.ByGeneration, bufSize: b.BufSize, local: b.Local, logged: b.Log.Logged(zone),
+		shuffle: b.Shuffle, kernel: b.inKernel(), byGeneration: b.ByGeneration, bufSize: b.BufSize, local: b.Local, logged: b.Log.Logged(zone), rewrites: b.Rewrites,
 		chain: b.chain, counters: &counters{server: server, plugin: b.next},
 	}
 	if own := b.ownChains[plugin.Zones(slices.Collect(maps.Keys(b.ownChains))).Matches(zone)]; own != nil {

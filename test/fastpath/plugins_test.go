@@ -58,6 +58,13 @@ func TestParityWithPlugins(t *testing.T) {
 		{"minimal", []string{"minimal", cache}, nil, 40},
 		{"multisocket", []string{"multisocket 2"}, nil, 40},
 		{"nsid", []string{"nsid here"}, []query{{"with NSID", pack(t, nsid)}}, 40},
+		{"rewrite", []string{
+			"rewrite name exact db.shop.svc.cluster.local web.shop.svc.cluster.local", "rewrite name exact web.shop.svc.cluster.local. many12.shop.svc.cluster.local.",
+			"rewrite continue ttl suffix .shop.svc.cluster.local 7",
+		}, slices.Concat(variants(t, "many12.shop.svc.cluster.local.", dns.TypeA), variants(t, "web.shop.svc.cluster.local.", dns.TypeA),
+			variants(t, "db.shop.svc.cluster.local.", dns.TypeA), variants(t, "kubernetes.default.svc.cluster.local.", dns.TypeA)), 0},
+		{"rewrite of other names", []string{"rewrite name regex (.*)\\.example\\.org {1}.shop.svc.cluster.local answer auto", "rewrite type MX TXT", "rewrite class HS IN"},
+			plain(t, []string{"web.example.org.", "db.example.org.", "web.shop.svc.cluster.local."}), 40},
 		{"template", []string{"template IN A shop.svc.cluster.local {\nmatch ^db\\.\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\nfallthrough\n}", cache},
 			variants(t, "db.shop.svc.cluster.local.", dns.TypeA), 40},
 		{"timeouts", []string{"timeouts {\nread 5s\nwrite 5s\nidle 10s\n}"}, nil, 40},

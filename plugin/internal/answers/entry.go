@@ -118,6 +118,7 @@ type Entry struct {
 	size     int64
 	credit   atomic.Int32
 	hits     atomic.Uint32         // counts lookups for ToCopy; the highest bit is replacesCopied
+	memo     atomic.Uint32         // of Memo; 0 before the first call
 	copies   *[]Copy               // guarded by the store's mutex; nil without any
 	next     atomic.Pointer[Entry] // in the bucket
 	// newer and older are the neighbours in the ring that the clock hand walks, guarded by the store's mutex.
@@ -251,4 +252,19 @@ func (e *Entry) Form(q *Query, p *Patch, limit, fragments int) *Answer {
 		return nil
 	}
 	return e.compressed
+}
+
+// Memo returns the result of a function that depends on the entry's question alone, which it calls once, or more often if several
+// goroutines call Memo at the same time.
+func (e *Entry) Memo(f func() bool) bool {
+	const no, yes = 1, 2
+	known := e.memo.Load()
+	if known == 0 {
+		known = no
+		if f() {
+			known = yes
+		}
+		e.memo.Store(known)
+	}
+	return known == yes
 }

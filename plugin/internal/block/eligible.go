@@ -18,6 +18,7 @@ type Eligibility struct {
 	BufSize      uint16 // max. UDP size in bytes that a client may have (plugin bufsize), 0 for none
 	Local        bool   // plugin local answers names of the host
 	Log          LogRules
+	Rewrites     Rewrites // of queries that do not come to stored answers
 }
 
 // storesByGeneration are the plugins whose answers are stored without plugin cache.
@@ -74,6 +75,11 @@ func (e *Eligibility) add(b *Block, h plugin.Handler, t traits) {
 		}
 	case name == "local":
 		e.Local = true
+	case name == "rewrite":
+		var ok bool
+		if e.Rewrites, ok = rewritesOf(h); !ok {
+			e.Prevented = "plugin rewrite has to see every query, because of a rule of cname, edns0 or metadata"
+		}
 	case name == "log":
 		if e.Log = logRules(h); b.logsAll(e.Log) {
 			e.Prevented = "plugin log has to see every query"

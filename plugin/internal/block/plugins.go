@@ -44,6 +44,7 @@ var plugins = map[string]traits{
 	"nodelocal":    {hits: true, neutral: true},               // answers only the queries that it sends itself
 	"nsid":         {hits: true, misses: true, neutral: true}, // answers an option with which a query is no ordinary one
 	"prometheus":   {hits: true, misses: true, neutral: true}, // the fast path counts in its metrics
+	"rewrite":      {hits: true},                              // for names that no rule changes, see Rewrites
 	"searchpath":   {hits: true, neutral: true},               // its answers are stored
 	"secondary":    {hits: true},
 	"template":     {hits: true, late: true},
