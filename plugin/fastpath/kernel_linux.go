@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coredns/coredns/plugin/pkg/transport"
+	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/kernel"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
@@ -231,6 +232,9 @@ func (r *reader) offer(l *kernelListener, client netip.Addr) {
 	q, rt, e := &r.query, r.route, r.entry
 	if !rt.kernel || r.viewed || q.Search != nil || q.Caller != 0 || q.Notify || !kernel.Fits(e) || !l.interfaces.Attached() || !e.ToCopy() {
 		return
+	}
+	if q.Type == dns.TypeAAAA && rt.dns64 != nil && translates(rt.dns64, e, q) {
+		return // a copy is for clients of both families
 	}
 	name := answers.KeyName(r.key[:r.keyLen])
 	list, ok := uint32(0), true

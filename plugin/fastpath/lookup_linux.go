@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coredns/coredns/plugin/dns64"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
@@ -67,8 +68,12 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	answers.SetKeyspace(key, l.route.keyspace)
 	l.findEntry(key, in, client, now)
 	e := l.entry
-	l.wire = l.route.wire != nil && isForWire(q)
+	translated := mayTranslate(l.route.dns64, q, client)
+	l.wire = l.route.wire != nil && isForWire(q) && !translated
 	if e == nil || q.Upper && !e.AnyCase || e.Waits && !l.waited || !e.Fresh(now) && (e.Current() || !l.isMade(e, in)) {
+		return false
+	}
+	if translated && translates(l.route.dns64, e, q) {
 		return false
 	}
 	if l.route.logged != 0 && isLogged(l.route.logged, e, q) || l.route.rewrites != nil && isRewritten(l.route.rewrites, e, name, q.Type) {
@@ -85,6 +90,19 @@ func isLogged(logged block.Logged, e *answers.Entry, q *answers.Query) bool {
 		return logged&block.LoggedData != 0 || logged&block.LoggedSigned != 0 && q.DO
 	}
 	return logged&block.LoggedOther != 0
+}
+
+// mayTranslate reports whether plugin dns64, nil for none, looks at the answer to a query.
+func mayTranslate(d *dns64.DNS64, q *answers.Query, client netip.Addr) bool {
+	return d != nil && q.Type == dns.TypeAAAA && (d.AllowIPv4 || !client.Unmap().Is4())
+}
+
+// translates reports whether plugin dns64 may replace an answer by one with addresses of IPv4 (RFC 6147 section 5.1).
+func translates(d *dns64.DNS64, e *answers.Entry, q *answers.Query) bool {
+	if e.Plain.Rcode() == dns.RcodeNameError {
+		return q.DO || e.Plain.HasAnswers() // with an expired signature, or an alias
+	}
+	return d.TranslateAll || !e.Plain.HasType(dns.TypeAAAA)
 }
 
 // isRewritten reports whether plugin rewrite changes queries for a name, in wire form and lower case, so that a stored answer for the

@@ -7,6 +7,7 @@ import (
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/dns64"
 	"github.com/coredns/coredns/plugin/metrics"
 	"github.com/miekg/dns"
 
@@ -23,6 +24,7 @@ type route struct {
 	bufSize      uint16 // max. UDP size of a client, 0 for none
 	local        bool   // names that begin with localhost are those of plugin local
 	logged       block.Logged
+	dns64        *dns64.DNS64   // nil without the plugin
 	rewrites     block.Rewrites // nil for none
 	counters     *counters
 	chain        *chain
@@ -139,7 +141,7 @@ func (b *servedBlock) inKernel() bool {
 // route returns the route of a zone whose names belong to the block.
 func (b *servedBlock) route(server, zone string) *route {
 	rt := &route{
-		shuffle: b.Shuffle, kernel: b.inKernel(), byGeneration: b.ByGeneration, bufSize: b.BufSize, local: b.Local, logged: b.Log.Logged(zone), rewrites: b.Rewrites,
+		shuffle: b.Shuffle, kernel: b.inKernel(), byGeneration: b.ByGeneration, bufSize: b.BufSize, local: b.Local, logged: b.Log.Logged(zone), rewrites: b.Rewrites, dns64: b.DNS64,
 		chain: b.chain, counters: &counters{server: server, plugin: b.next},
 	}
 	if own := b.ownChains[plugin.Zones(slices.Collect(maps.Keys(b.ownChains))).Matches(zone)]; own != nil {

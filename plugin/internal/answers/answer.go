@@ -260,8 +260,22 @@ func (a *Answer) Rcode() int { return int(a.packed[3] & rcodeMask) }
 
 // HasData reports whether the reply is NOERROR with records in the answer section. An alias to a name that does not exist
 // is NXDOMAIN.
-func (a *Answer) HasData() bool {
-	return a.Rcode() == dns.RcodeSuccess && (a.packed[6] != 0 || a.packed[7] != 0)
+func (a *Answer) HasData() bool { return a.Rcode() == dns.RcodeSuccess && a.HasAnswers() }
+
+// HasAnswers reports whether the answer section has records.
+func (a *Answer) HasAnswers() bool { return a.packed[6] != 0 || a.packed[7] != 0 }
+
+// HasType reports whether the answer section has a record of a type.
+func (a *Answer) HasType(qtype uint16) bool {
+	const fromTTL = 4 // bytes from the type to the TTL
+	records := int(binary.BigEndian.Uint16(a.packed[6:]))
+	for at := range min(records, len(a.ttls)/2) {
+		ttl := binary.BigEndian.Uint16(a.ttls[2*at:])
+		if binary.BigEndian.Uint16(a.packed[ttl-fromTTL:]) == qtype {
+			return true
+		}
+	}
+	return false
 }
 
 // Ordered reports whether CoreDNS's loadbalance gives the records orders that Patch.Shuffle does not.

@@ -6,6 +6,7 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/bufsize"
+	"github.com/coredns/coredns/plugin/dns64"
 )
 
 // Eligibility describes whether a block has a fast path, and which stored answers it may send.
@@ -18,7 +19,8 @@ type Eligibility struct {
 	BufSize      uint16 // max. UDP size in bytes that a client may have (plugin bufsize), 0 for none
 	Local        bool   // plugin local answers names of the host
 	Log          LogRules
-	Rewrites     Rewrites // of queries that do not come to stored answers
+	DNS64        *dns64.DNS64 // nil without the plugin
+	Rewrites     Rewrites     // of queries that do not come to stored answers
 }
 
 // storesByGeneration are the plugins whose answers are stored without plugin cache.
@@ -75,6 +77,8 @@ func (e *Eligibility) add(b *Block, h plugin.Handler, t traits) {
 		}
 	case name == "local":
 		e.Local = true
+	case name == "dns64":
+		e.DNS64, _ = h.(*dns64.DNS64)
 	case name == "rewrite":
 		var ok bool
 		if e.Rewrites, ok = rewritesOf(h); !ok {

@@ -27,6 +27,7 @@ var plugins = map[string]traits{
 	"cache":        {hits: true, neutral: true},
 	"cancel":       {hits: true, neutral: true},
 	"chaos":        {hits: true, misses: true, neutral: true}, // answers class CH only
+	"dns64":        {hits: true, misses: true},                // see DNS64
 	"errors":       {hits: true, misses: true, neutral: true}, // logs errors, which are not stored
 	"file":         {hits: true},
 	"forward":      {hits: true, neutral: true},
