@@ -8,11 +8,18 @@ import (
 	"github.com/coredns/caddy"
 	_ "github.com/coredns/coredns/plugin/acl"
 	_ "github.com/coredns/coredns/plugin/auto"
+	_ "github.com/coredns/coredns/plugin/dnssec"
 	_ "github.com/coredns/coredns/plugin/dnstap"
+	_ "github.com/coredns/coredns/plugin/erratic"
 	_ "github.com/coredns/coredns/plugin/file"
 	_ "github.com/coredns/coredns/plugin/grpc"
+	_ "github.com/coredns/coredns/plugin/grpc_server"
+	_ "github.com/coredns/coredns/plugin/https"
+	_ "github.com/coredns/coredns/plugin/https3"
 	_ "github.com/coredns/coredns/plugin/proxyproto"
+	_ "github.com/coredns/coredns/plugin/quic"
 	_ "github.com/coredns/coredns/plugin/secondary"
+	_ "github.com/coredns/coredns/plugin/sign"
 	_ "github.com/coredns/coredns/plugin/tsig"
 	_ "github.com/coredns/coredns/plugin/view"
 
@@ -23,6 +30,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/clients"
 	_ "github.com/nearside-dns/nearside/plugin/multicluster"
 	_ "github.com/nearside-dns/nearside/plugin/searchpath"
+	_ "github.com/nearside-dns/nearside/plugin/tls"
 )
 
 // directives are what a Corefile may use, in the order in which plugins see a query: that of CoreDNS.
@@ -31,6 +39,10 @@ var directives = []string{
 	"metadata",
 	"cancel",
 	"proxyproto",
+	"quic",
+	"grpc_server",
+	"https",
+	"https3",
 	"timeouts",
 	"multisocket",
 	"reload",
@@ -58,6 +70,8 @@ var directives = []string{
 	"acl",
 	"cache",
 	"header",
+	"dnssec",
+	"tls",
 	"minimal",
 	"template",
 	"transfer",
@@ -70,7 +84,9 @@ var directives = []string{
 	"loop",
 	"forward",
 	"grpc",
+	"erratic",
 	"whoami",
+	"sign",
 	"view",
 }
 

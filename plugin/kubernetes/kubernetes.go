@@ -45,6 +45,7 @@ type Kubernetes struct {
 	localIPs    []netip.Addr      // addresses that the server listens on, without loopback
 	space       *answers.Keyspace // of the store of the fast path
 	late        bool              // another plugin may change answers on their way to cache: this one stores none
+	signed      bool              // the serial of a signed SOA record does not change
 	resolvConf  string            // file with the search list of the server's machine
 
 	// shared is true if another plugin of the server block may answer names of the zones.

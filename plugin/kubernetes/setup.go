@@ -50,7 +50,7 @@ func (d directive) setup(c *caddy.Controller) error {
 		k.attach(handle.Index(), handle.Status)
 		k.awaitSync(k.startupTimeout)
 		eligibility := b.Eligibility()
-		k.late = eligibility.Late
+		k.late, k.signed = eligibility.Late, eligibility.Signed
 		offers.begin(sessionObstacle(eligibility))
 	})
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {

@@ -70,7 +70,10 @@ func (k *Kubernetes) store(q *query, a *reply, inFront *answers.Properties) {
 		return
 	}
 	if len(a.m.Answer) == 0 {
-		p.Serial, p.Waits = k.index, waits
+		p.Waits = waits
+		if !k.signed {
+			p.Serial = k.index
+		}
 	}
 	// The SOA record and the targets of SRV have the zone in the case of the query.
 	p.AnyCase = len(a.m.Answer) > 0 && q.qtype != dns.TypeSRV

@@ -15,6 +15,7 @@ type Eligibility struct {
 	ByGeneration bool   // answers without a TTL, valid while their generations are current, may be stored
 	Silent       string // the plugin because of which ByGeneration is false, "" without one
 	Late         bool   // a plugin may change answers of kubernetes on their way to cache
+	Signed       bool   // answers have signatures that depend on the serial of the SOA record
 	Shuffle      bool   // addresses are put in random order
 	BufSize      uint16 // max. UDP size in bytes that a client may have (plugin bufsize), 0 for none
 	Local        bool   // plugin local answers names of the host
@@ -45,6 +46,7 @@ func (b *Block) Eligibility() Eligibility {
 		if t.late {
 			e.Late, late = true, name
 		}
+		e.Signed = e.Signed || t.signs
 		if t.silent {
 			e.ByGeneration, e.Silent = false, name
 		}

@@ -13,6 +13,8 @@ type traits struct {
 	late bool
 	// silent is set if its answers change without an advance of the generations of kubernetes: none is valid by generations.
 	silent bool
+	// signs is set if it signs answers: none of their bytes may be changed.
+	signs bool
 	// neutral is set if it changes neither queries for cluster names nor their answers, so that kubernetes may try the candidates
 	// of a search list.
 	neutral bool
@@ -28,6 +30,8 @@ var plugins = map[string]traits{
 	"cancel":       {hits: true, neutral: true},
 	"chaos":        {hits: true, misses: true, neutral: true}, // answers class CH only
 	"dns64":        {hits: true, misses: true},                // see DNS64
+	"dnssec":       {hits: true, late: true, silent: true, signs: true},
+	"erratic":      {hits: true},                              // its answers have the TTL 0
 	"errors":       {hits: true, misses: true, neutral: true}, // logs errors, which are not stored
 	"file":         {hits: true},
 	"forward":      {hits: true, neutral: true},
