@@ -31,7 +31,7 @@ func (s *standIn) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 }
 
 var registerStandIns = sync.OnceFunc(func() {
-	for _, name := range []string{"hosts", "log"} {
+	for _, name := range []string{"hosts"} {
 		plugin.Register(name, func(c *caddy.Controller) error {
 			dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler { return &standIn{name, next} })
 			return nil
