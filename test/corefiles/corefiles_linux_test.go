@@ -1,0 +1,221 @@
+package corefiles
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/netns"
+)
+
+// refused are the Corefiles that CoreDNS refuses, or that need what neither program has, with a part of nearside's error.
+var refused = map[string]string{}
+
+// published is a Corefile of testdata.
+type published struct {
+	name, program, text string
+}
+
+// read reads the Corefiles. An override is a part of a server block.
+func read(t *testing.T) (all []published) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.*")
+	must(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		program := regexp.MustCompile(`(?m)^# Program: (\w+)$`).FindSubmatch(text)
+		if program == nil || !strings.HasPrefix(string(text), "# Source: ") {
+			t.Errorf("%s: no source and program in the first lines", file)
+			continue
+		}
+		p := published{filepath.Base(file), string(program[1]), string(text)}
+		if filepath.Ext(file) == ".override" {
+			p.text = ".:53 {\n" + p.text + "\n}\n"
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+var (
+	keyPort   = regexp.MustCompile(`(?m)^[^\s{]\S*?:(\d+)\b`)
+	bindLine  = regexp.MustCompile(`(?m)^\s*bind\s+(.*)$`)
+	address4  = regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+\b`)
+	localPart = regexp.MustCompile(`\b169\.254\.\d+\.\d+\b`)
+	nameToken = regexp.MustCompile(`\b(?:[a-z0-9_-]+\.)+[a-z]{2,}\b`)
+)
+
+// port is the port of the first server block.
+func (p *published) port() string {
+	if found := keyPort.FindStringSubmatch(p.text); found != nil {
+		return found[1]
+	}
+	return "53"
+}
+
+// local are the addresses of the program, besides those that every machine has.
+func (p *published) local() (all []string) {
+	for _, line := range bindLine.FindAllStringSubmatch(p.text, -1) {
+		all = append(all, address4.FindAllString(line[1], -1)...)
+	}
+	for _, other := range localPart.FindAllString(p.text, -1) { // of health and others
+		all = append(all, other)
+	}
+	all = slices.DeleteFunc(all, func(a string) bool { return a == "0.0.0.0" || strings.HasPrefix(a, "127.") })
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// questions are those about the cluster, about names of the Corefile, and about others.
+func (p *published) questions() (all []dns.Question) {
+	names := map[string]bool{
+		"kubernetes.default.svc.cluster.local.": true, "web.default.svc.cluster.local.": true, "none.default.svc.cluster.local.": true,
+		"10-1-2-3.default.pod.cluster.local.": true, "cluster.local.": true, "80.0.96.10.in-addr.arpa.": true, "1.0.0.127.in-addr.arpa.": true,
+		"www.example.org.": true, "www.example.org.default.svc.cluster.local.": true, "localhost.": true, "single.": true,
+	}
+	for _, found := range nameToken.FindAllString(strings.ToLower(p.text), -1) {
+		names[found+"."], names["www."+found+"."] = true, true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeTXT} {
+			all = append(all, dns.Question{Name: name, Qtype: qtype, Qclass: dns.ClassINET})
+		}
+	}
+	return all
+}
+
+// server is a program that has started with a Corefile.
+type server struct {
+	*netns.Process
+	namespace *netns.Namespace
+	address   string
+}
+
+// place is a namespace for one program at a time.
+type place struct {
+	*netns.Namespace
+	folder string
+}
+
+func (b *bed) newPlace(t *testing.T, role, device string, number int) place {
+	t.Helper()
+	n := netns.Add(t, role)
+	n.Join(t, b.outside, device, fmt.Sprintf("10.200.%d.%%d/24", number), fmt.Sprintf("fd00:200:%d::%%d/64", number))
+	n.Forward(t, b.host+":"+b.port)
+	n.Etc(t, "resolv.conf", "nameserver 198.51.100.53\n")
+	return place{n, t.TempDir()}
+}
+
+// start starts a program with a Corefile, and returns the first line of its error if it ends.
+func (b *bed) start(t *testing.T, at place, program string, p *published) (s server, failure string) {
+	t.Helper()
+	file := filepath.Join(at.folder, p.name)
+	must(t, os.WriteFile(file, []byte(p.text), 0o600))
+	s = server{namespace: at.Namespace, address: "127.0.0.1:" + p.port()}
+	for _, address := range p.local() {
+		at.Run(t, "ip", "address", "replace", address+"/32", "dev", "lo")
+		s.address = address + ":" + p.port()
+	}
+	const script = `mount -t tmpfs none /run && mkdir -p /run/secrets/kubernetes.io && ln -s "$0" /run/secrets/kubernetes.io/serviceaccount && exec "$@"`
+	s.Process = at.StartWith(t, []string{"KUBERNETES_SERVICE_HOST=" + b.host, "KUBERNETES_SERVICE_PORT=" + b.port, "POD_IP=127.0.0.1"},
+		"unshare", "-m", "sh", "-c", script, b.account, program, "-conf", file)
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		select {
+		case <-s.Ended():
+			for line := range strings.Lines(s.Output()) {
+				if !strings.HasPrefix(line, "[") && !strings.HasPrefix(line, "maxprocs") {
+					failure = line
+				}
+			}
+			return s, strings.TrimSpace(failure)
+		case <-time.After(20 * time.Millisecond):
+		}
+		if _, err := s.ask(dns.Question{Name: "kubernetes.default.svc.cluster.local.", Qtype: dns.TypeA, Qclass: dns.ClassINET}); err == nil {
+			return s, ""
+		}
+	}
+	return s, "no answer within 20 s"
+}
+
+// ask sends a query.
+func (s *server) ask(q dns.Question) (reply *dns.Msg, err error) {
+	m := new(dns.Msg)
+	m.Id, m.RecursionDesired, m.Question = dns.Id(), true, []dns.Question{q}
+	client := dns.Client{Timeout: 3 * time.Second}
+	var connection *dns.Conn
+	if err := s.namespace.Do(func() (err error) {
+		connection, err = client.Dial(s.address)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	defer func() { _ = connection.Close() }()
+	reply, _, err = client.ExchangeWithConn(m, connection)
+	return reply, err
+}
+
+// summary is what has to be equal: everything but the ID, TTLs, the order of records and the serial.
+func summary(m *dns.Msg, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	text := fmt.Sprintf("%s aa=%t ra=%t\n", dns.RcodeToString[m.Rcode], m.Authoritative, m.RecursionAvailable)
+	for i, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
+		var lines []string
+		for _, rr := range section {
+			rr.Header().Ttl = 0
+			if soa, ok := rr.(*dns.SOA); ok {
+				soa.Serial = 0
+			}
+			lines = append(lines, fmt.Sprintf("%d %s\n", i, rr))
+		}
+		slices.Sort(lines)
+		text += strings.Join(lines, "")
+	}
+	return text
+}
+
+// TestPublished starts each Corefile in the program of nearside and in CoreDNS, and compares the answers.
+func TestPublished(t *testing.T) {
+	b := newBed(t)
+	ours, theirs := b.newPlace(t, "nearside", "near", 1), b.newPlace(t, "coredns", "stock", 2)
+	coredns := controlplane.RequireBinary(t, "coredns")
+	for _, p := range read(t) {
+		t.Run(p.name, func(t *testing.T) {
+			near, failure := b.start(t, ours, daemon.Program(t, p.program), &p)
+			stock, other := b.start(t, theirs, coredns, &p)
+			defer near.Kill(t)
+			defer stock.Kill(t)
+			switch want, ok := refused[p.name]; {
+			case ok && !strings.Contains(failure, want):
+				t.Errorf("nearside: %q, want %q", failure, want)
+			case failure != "" && other == "" && !ok:
+				t.Errorf("nearside: %q; CoreDNS starts", failure)
+			}
+			if failure != "" || other != "" {
+				t.Logf("nearside: %q; CoreDNS: %q", failure, other)
+				return
+			}
+			for _, q := range p.questions() {
+				got, want := summary(near.ask(q)), summary(stock.ask(q))
+				if got != want {
+					t.Errorf("%s\nnearside: %s\nCoreDNS: %s", q.String(), got, want)
+				}
+			}
+		})
+	}
+}
+
+var _ = errors.New
