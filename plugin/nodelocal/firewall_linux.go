@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nearside-dns/nearside/internal/nftmodule"
+	"github.com/nearside-dns/nearside/internal/nft"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
 )
@@ -38,7 +38,7 @@ func (n *node) verifyFilters(ctx context.Context) {
 	defer cancel()
 	tracked := n.rules == nil
 	packets := firewall.Packets(n.config.Addresses, n.config.Port, tracked)
-	found, err := firewall.Check(ctx, packets, n.backend == backendNFTables || nftmodule.Loaded())
+	found, err := firewall.Check(ctx, packets, n.backend == backendNFTables || nft.Loaded())
 	if ctx.Err() != nil {
 		return
 	}

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
-	"github.com/nearside-dns/nearside/internal/nftmodule"
+	"github.com/nearside-dns/nearside/internal/nft"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
@@ -61,7 +61,7 @@ func (n *node) findRules(ctx context.Context, o options, l *leftovers) error {
 
 // findTables finds the tables of nodecache. Without the module of nftables there are none, and listing them would load it.
 func (n *node) findTables(ctx context.Context, o options, l *leftovers) error {
-	if !nftmodule.Loaded() {
+	if !nft.Loaded() {
 		return nil
 	}
 	names, problem := rules.Steady(rules.Tables)

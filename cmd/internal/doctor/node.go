@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
-	"github.com/nearside-dns/nearside/internal/nftmodule"
+	"github.com/nearside-dns/nearside/internal/nft"
 	"github.com/nearside-dns/nearside/plugin/fastpath/kernel"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
@@ -50,7 +50,7 @@ type node struct {
 }
 
 func newNode(o options, fs proc.FS, environment []string) *node {
-	n := &node{options: o, proc: fs, modules: "/lib/modules", instances: nodelocal.Instances, tablesLoaded: nftmodule.Loaded, obstacles: kernel.Obstacles}
+	n := &node{options: o, proc: fs, modules: "/lib/modules", instances: nodelocal.Instances, tablesLoaded: nft.Loaded, obstacles: kernel.Obstacles}
 	n.leases = func(iface string) (map[netip.Addr]time.Duration, error) {
 		return rules.Steady(func() (map[netip.Addr]time.Duration, error) { return rules.Leased(iface) })
 	}

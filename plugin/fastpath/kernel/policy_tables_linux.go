@@ -8,7 +8,7 @@ import (
 	mdlayher "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/internal/nftmodule"
+	"github.com/nearside-dns/nearside/internal/nft"
 )
 
 // tableFamilies are the names of nftables' families of IP packets and of frames.
@@ -19,7 +19,7 @@ var tableFamilies = map[byte]string{
 
 // tablesEngine returns the policy engine with chains in nftables, of which iptables-nft is a part.
 func tablesEngine() (found Engine, err error) {
-	if !nftmodule.Loaded() {
+	if !nft.Loaded() {
 		return Engine{}, nil
 	}
 	c, err := mdlayher.Dial(unix.NETLINK_NETFILTER, nil)
@@ -35,11 +35,16 @@ func tablesEngine() (found Engine, err error) {
 	return found, nil
 }
 
-// findChain lists the chains until it finds one of a policy engine. The kernel sends them in parts, and marks a part if the
-// rules have changed since the first one: the list may lack chains then. google/nftables does not return the mark.
+// findChain lists the chains until it finds one of a policy engine. The kernel sends them in parts, between which the rules may
+// change: the list may lack chains then, also at its end, where no part has the mark of such a change. So the list counts only if
+// the generation of the rules is the same before and after.
 func findChain(c *mdlayher.Conn) (Engine, error) {
 	const tries = 5
 	for range tries {
+		before, err := nft.Generation()
+		if err != nil {
+			return Engine{}, err
+		}
 		replies, err := c.Execute(mdlayher.Message{
 			Header: mdlayher.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN, Flags: mdlayher.Request | mdlayher.Dump},
 			Data:   []byte{unix.NFPROTO_UNSPEC, unix.NFNETLINK_V0, 0, 0},
@@ -47,15 +52,13 @@ func findChain(c *mdlayher.Conn) (Engine, error) {
 		if err != nil {
 			return Engine{}, err
 		}
-		interrupted := false
 		for _, m := range replies {
-			interrupted = interrupted || m.Header.Flags&mdlayher.DumpInterrupted != 0
 			if found, err := chainEngine(m.Data); err != nil || found != (Engine{}) {
 				return found, err
 			}
 		}
-		if !interrupted {
-			return Engine{}, nil
+		if after, err := nft.Generation(); err != nil || after == before {
+			return Engine{}, err
 		}
 	}
 	return Engine{}, errors.New("the chains changed during each of their listings")

@@ -11,6 +11,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/internal/nft"
 )
 
 // request sends a request to nftables and calls read for each message of the reply. It is for requests that
@@ -54,19 +56,7 @@ func request(ctx context.Context, kind int, flags netlink.HeaderFlags, family nf
 // Generation returns the number of nftables' current ruleset, of all tables. Each transaction of any program
 // increases it, so that an equal number means unchanged rules.
 func Generation() (uint32, error) {
-	var id uint32
-	found := false
-	err := request(context.Background(), unix.NFT_MSG_GETGEN, 0, nftables.TableFamilyUnspecified, nil, func(reply *netlink.AttributeDecoder) error {
-		for reply.Next() {
-			if reply.Type() == unix.NFTA_GEN_ID {
-				id, found = reply.Uint32(), true
-			}
-		}
-		return nil
-	})
-	if err == nil && !found {
-		err = errors.New("reply without a generation")
-	}
+	id, err := nft.Generation()
 	if err != nil {
 		return 0, &KernelError{"read the generation", err}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/google/nftables/xt"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/internal/nftmodule"
+	"github.com/nearside-dns/nearside/internal/nft"
 )
 
 // predecessorComment is the prefix of the comment of every iptables rule of node-local-dns and of our iptables backend.
@@ -113,7 +113,7 @@ var tableFamilies = map[string]nftables.TableFamily{"ip": nftables.TableFamilyIP
 
 // nftPredecessors returns the predecessors' rules in the tables of iptables-nft.
 func nftPredecessors(ctx context.Context) (found []PredecessorRule, err error) {
-	if !nftmodule.Loaded() {
+	if !nft.Loaded() {
 		return nil, nil
 	}
 	for _, family := range ipFamilies {

@@ -1,6 +1,6 @@
-// Package nftmodule reports whether the kernel has nf_tables, without loading the module. It is a leaf: it imports nothing of this
+// Package nft reports the state of the kernel's nf_tables without loading the module. It is a leaf: it imports nothing of this
 // project.
-package nftmodule
+package nft
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package nftmodule
+package nft
 
 import (
 	"os"
