@@ -20,7 +20,7 @@ type traits struct {
 	neutral bool
 }
 
-// plugins have the traits of the known plugins. docs/plugins.md explains them; a test compares the two.
+// plugins have the traits of the known plugins. The README of fastpath explains them.
 var plugins = map[string]traits{
 	"any":          {hits: true, misses: true, neutral: true}, // answers type ANY only
 	"auto":         {hits: true},
