@@ -117,7 +117,7 @@ type Entry struct {
 	hash     uint64
 	size     int64
 	credit   atomic.Int32
-	hits     atomic.Uint32         // counts lookups for ToCopy; the highest bit is replacesCopied
+	hits     atomic.Uint32         // counts lookups for ToCopy; see replacesCopied and neverCopied
 	copies   *[]Copy               // guarded by the store's mutex; nil without any
 	next     atomic.Pointer[Entry] // in the bucket
 	// newer and older are the neighbours in the ring that the clock hand walks, guarded by the store's mutex.
