@@ -296,9 +296,11 @@ func (f *follower) sync() (err error) {
 	if err != nil {
 		return err
 	}
-	if f.uplinks, err = f.hook.uplinks(); err != nil {
-		return err
+	uplinks, err := f.hook.uplinks()
+	if err != nil {
+		return err // the last known ones remain
 	}
+	f.uplinks = uplinks
 	f.hook.forget()
 	f.switches = switches(links)
 	if f.policyDue(f.options.now()) {

@@ -2,7 +2,6 @@ package answers
 
 import (
 	"encoding/binary"
-	"math"
 	"time"
 )
 
@@ -104,8 +103,9 @@ func (e *Entry) inheritCopy(old *Entry) {
 	}
 }
 
-// neverCopied is the value of an entry's hits that has no form for copies.
-const neverCopied = math.MaxUint32
+// neverCopied is the value of an entry's hits that has no form for copies. It lacks replacesCopied: an entry in its place has no copy
+// to replace.
+const neverCopied = replacesCopied - 1
 
 // NeverCopy makes ToCopy return false from now on: the entry has no form for copies.
 func (e *Entry) NeverCopy() { e.hits.Store(neverCopied) }

@@ -82,6 +82,9 @@ func TestToCopy(t *testing.T) {
 	if got := due(e); len(got) != 0 {
 		t.Errorf("without a form for copies: at hits %v", got)
 	}
+	if got := due(entry()); !slices.Equal(got, []int{4, 8}) {
+		t.Errorf("in place of an entry without a form for copies: at hits %v", got)
+	}
 }
 
 // TestCountCopied counts hits of copies for prefetch.

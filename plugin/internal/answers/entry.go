@@ -117,7 +117,7 @@ type Entry struct {
 	hash     uint64
 	size     int64
 	credit   atomic.Int32
-	hits     atomic.Uint32         // counts lookups for ToCopy; the highest bit is replacesCopied
+	hits     atomic.Uint32         // counts lookups for ToCopy; see replacesCopied and neverCopied
 	memo     atomic.Uint32         // of Memo; 0 before the first call
 	copies   *[]Copy               // guarded by the store's mutex; nil without any
 	next     atomic.Pointer[Entry] // in the bucket

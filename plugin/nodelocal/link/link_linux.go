@@ -191,18 +191,25 @@ func (i *Interface) ensureAddresses(h *netlink.Handle, dev netlink.Link, wanted 
 		}
 		r.Added = append(r.Added, a)
 	}
-	return awaitLocal(h, r.Added)
+	return awaitLocal(h, dev, r.Added)
 }
 
 // awaitLocal waits until the kernel has the local routes of new IPv6 addresses. A process can bind an address before that. If
 // it connects the socket to the same address, as the fast path does, the socket keeps the route to the device: its answers to
-// the node itself are lost.
-func awaitLocal(h *netlink.Handle, added []netip.Addr) error {
+// the node itself are lost. It does not wait for an address that another program removes meanwhile: Watch reports that.
+func awaitLocal(h *netlink.Handle, dev netlink.Link, added []netip.Addr) error {
 	for _, a := range added {
 		for end := time.Now().Add(kernelWait); a.Is6(); time.Sleep(time.Millisecond) {
 			if local, err := isLocal(h, a); err != nil {
 				return fmt.Errorf("list local routes: %w", err)
 			} else if local {
+				break
+			}
+			present, err := addressesOf(h, dev)
+			if err != nil {
+				return fmt.Errorf("list addresses: %w", err)
+			}
+			if !slices.ContainsFunc(present, func(p netlink.Addr) bool { return address(p) == a }) {
 				break
 			}
 			if time.Now().After(end) {

@@ -153,6 +153,33 @@ func TestKernelRepair(t *testing.T) {
 	})
 }
 
+// TestKernelFlush removes an address before its local route is awaited, as "ip addr flush" does, which repeats itself until
+// no address is left.
+func TestKernelFlush(t *testing.T) {
+	namespace.Enter(t)
+	i := New("nodelocaldns")
+	ensure(t, i, both, true)
+	h, err := handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	dev, err := h.LinkByName("nodelocaldns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := removeAddress(h, dev, *i.netlinkAddress(both[1])); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if err := awaitLocal(h, dev, both); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > kernelWait/2 {
+		t.Errorf("waited %v for the route of an address that is gone", took)
+	}
+}
+
 func TestKernelHeld(t *testing.T) {
 	for _, tc := range []struct{ name, iface, address, want string }{
 		{"IPv4", "eth7", "10.96.0.10/32", "address 10.96.0.10 is held by interface eth7"},
