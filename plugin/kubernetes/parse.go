@@ -53,7 +53,11 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 		if len(args) == 0 {
 			args = c.ServerBlockKeys
 		}
-		return nil, start.Errorf("no zone of the cluster in %q: want at least one that is not a reverse zone, such as %s", args, d.example)
+		if d.name == kubernetesDirective.name && slices.ContainsFunc(k.Zones, isReverseTree) {
+			log.Warningf("%s: no zone of the cluster in %q: only reverse names are answered, and their targets do not exist; add a zone such as %s", d.name, args, d.example)
+		} else {
+			return nil, start.Errorf("no zone of the cluster in %q: want at least one that is not a reverse zone, such as %s", args, d.example)
+		}
 	}
 	d.warnZones(args)
 	seen, err := parsers.Without(d.without...).Parse(c, k)
@@ -119,6 +123,9 @@ func (k *Kubernetes) completeClustersets(seen map[string]corefile.Position) erro
 			k.primaryZone = z
 			break
 		}
+	}
+	if !slices.ContainsFunc(k.Zones, isForward) {
+		k.primaryZone = k.Zones[slices.IndexFunc(k.Zones, isReverseTree)] // as in CoreDNS
 	}
 	k.source.ImportsOnly = k.primaryZone == "" && k.pods != podsVerified
 	return nil

@@ -52,6 +52,8 @@ func TestParse_Zones(t *testing.T) {
 		{"all reverse names first", "kubernetes in-addr.arpa ip6.arpa cluster.local", "", "in-addr.arpa. ip6.arpa. cluster.local.", "cluster.local."},
 		{"a network", "kubernetes cluster.local 10.0.0.0/15", "", "cluster.local. 0.10.in-addr.arpa. 1.10.in-addr.arpa.", "cluster.local."},
 		{"root", "kubernetes .", "", ".", "."},
+		{"all reverse names only, as in CoreDNS", "kubernetes 10.in-addr.arpa in-addr.arpa ip6.arpa", "", "10.in-addr.arpa. in-addr.arpa. ip6.arpa.", "in-addr.arpa."},
+		{"all of IPv6 only", "kubernetes ip6.arpa", "", "ip6.arpa.", "ip6.arpa."},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			controller := caddy.NewTestController("dns", c.line)
@@ -235,8 +237,6 @@ func TestParse_RejectedZones(t *testing.T) {
 	for _, c := range []struct{ name, corefile, want string }{
 		{"none", "kubernetes", `Testfile:1 - Error during parsing: no zone of the cluster in []` + advice},
 		{"reverse only", "kubernetes 10.in-addr.arpa", `Testfile:1 - Error during parsing: no zone of the cluster in ["10.in-addr.arpa"]` + advice},
-		{"all of IPv4 only", "kubernetes in-addr.arpa", `Testfile:1 - Error during parsing: no zone of the cluster in ["in-addr.arpa"]` + advice},
-		{"all of IPv6 only", "kubernetes ip6.arpa", `Testfile:1 - Error during parsing: no zone of the cluster in ["ip6.arpa"]` + advice},
 		{"network only", "kubernetes 10.0.0.0/8", `Testfile:1 - Error during parsing: no zone of the cluster in ["10.0.0.0/8"]` + advice},
 		{"twice", "kubernetes a.local\nkubernetes b.local", "Testfile:2 - Error during parsing: duplicate kubernetes: want one in a server block"},
 	} {
@@ -288,8 +288,8 @@ func TestBug_LimitsTakeEffect(t *testing.T) {
 
 func TestParse_RejectedServerBlock(t *testing.T) {
 	controller := caddy.NewTestController("dns", "kubernetes")
-	controller.ServerBlockKeys = []string{"10.in-addr.arpa.", "ip6.arpa."}
-	const want = `Testfile:1 - Error during parsing: no zone of the cluster in ["10.in-addr.arpa." "ip6.arpa."]: want at least one that is not a reverse zone, such as cluster.local`
+	controller.ServerBlockKeys = []string{"10.in-addr.arpa.", "8.b.d.0.1.0.0.2.ip6.arpa."}
+	const want = `Testfile:1 - Error during parsing: no zone of the cluster in ["10.in-addr.arpa." "8.b.d.0.1.0.0.2.ip6.arpa."]: want at least one that is not a reverse zone, such as cluster.local`
 	if _, err := kubernetesDirective.parse(controller); err == nil || err.Error() != want {
 		t.Errorf("error is\n\t%v\nwant\n\t%s", err, want)
 	}

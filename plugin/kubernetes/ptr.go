@@ -15,8 +15,11 @@ func isForward(zone string) bool { return !isReverse(zone) }
 // isReverse reports whether a zone has reverse names: in-addr.arpa., ip6.arpa. or a zone below one of them.
 func isReverse(zone string) bool {
 	zone = strings.ToLower(zone)
-	return zone == "in-addr.arpa." || zone == "ip6.arpa." || dnsutil.IsReverse(zone) > 0
+	return isReverseTree(zone) || dnsutil.IsReverse(zone) > 0
 }
+
+// isReverseTree reports whether a zone has all reverse names of a family. CoreDNS accepts it as the only zone of kubernetes.
+func isReverseTree(zone string) bool { return zone == "in-addr.arpa." || zone == "ip6.arpa." }
 
 // findAddress looks up a reverse name.
 func (k *Kubernetes) findAddress(name string, d *dependencies) result {

@@ -27,6 +27,9 @@ var refused = map[string]string{
 	"kubespray-coredns-external-zones.corefile": "Unknown directive 'k8s_external'",
 }
 
+// loops are Corefiles that forward to the address of the program itself. Only their start is compared.
+var loops = []string{"k3d-custom.server"}
+
 // explained returns the reason for a difference, which the README of kubernetes documents, "" for none.
 func explained(q dns.Question, near, stock *dns.Msg) string {
 	denied := func(m *dns.Msg) bool {
@@ -226,7 +229,7 @@ func TestPublished(t *testing.T) {
 			case failure != "" && other == "" && !ok:
 				t.Errorf("nearside: %q; CoreDNS starts", failure)
 			}
-			if failure != "" || other != "" {
+			if failure != "" || other != "" || slices.Contains(loops, p.name) {
 				t.Logf("nearside: %q; CoreDNS: %q", failure, other)
 				return
 			}
