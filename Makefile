@@ -45,7 +45,7 @@ lint: ## vet, formatting, wording and a tidy go.mod
 	go vet ./...
 	go run ./test/words
 	go mod tidy -diff
-	cd deploy/image && GOWORK=off go vet ./... && GOWORK=off go mod tidy -diff
+	for module in deploy/image examples/geoip; do (cd $$module && GOWORK=off go vet ./... && GOWORK=off go mod tidy -diff) || exit 1; done
 
 FUZZTIME ?= 1m
 fuzz: ## every fuzz target for FUZZTIME

@@ -13,7 +13,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
 	"github.com/nearside-dns/nearside/plugin/autopath"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/clients"
-	_ "github.com/nearside-dns/nearside/plugin/nodelocal"
+	"github.com/nearside-dns/nearside/plugin/nodelocal"
 	_ "github.com/nearside-dns/nearside/plugin/searchpath"
 )
 
@@ -56,6 +56,7 @@ var directives = []string{
 
 func main() {
 	autopath.NewNodeFinder = func(c *caddy.Controller, zone string) (autopath.NodeFinder, error) { return clients.ForNode(c, zone) }
+	nodelocal.Managed = true
 	node := nodelocaldns.New()
 	d := daemon.Daemon{
 		Name:       "nodecache",

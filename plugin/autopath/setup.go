@@ -5,6 +5,7 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
@@ -27,7 +28,7 @@ type NodeFinder interface {
 // with this zone, fully qualified. The program sets it before it starts; while it is nil, @nodelocal is an error.
 var NewNodeFinder func(c *caddy.Controller, zone string) (NodeFinder, error)
 
-func init() { plugin.Register(pluginName, setup) }
+func init() { corefile.Register(pluginName, setup) }
 
 func setup(c *caddy.Controller) error {
 	p, err := parse(c)

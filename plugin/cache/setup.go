@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
 )
 
@@ -15,7 +16,7 @@ const pluginName = "cache"
 
 var log = clog.NewWithPlugin(pluginName)
 
-func init() { plugin.Register(pluginName, setup) }
+func init() { corefile.Register(pluginName, setup) }
 
 func setup(c *caddy.Controller) error {
 	h, err := parse(c)

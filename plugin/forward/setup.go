@@ -10,9 +10,11 @@ import (
 
 	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
+
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
-func init() { plugin.Register(pluginName, setup) }
+func init() { corefile.Register(pluginName, setup) }
 
 func setup(c *caddy.Controller) error {
 	configs, err := parse(c)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
@@ -22,7 +23,7 @@ const pluginName = "kubernetes"
 
 var log = clog.NewWithPlugin(pluginName)
 
-func init() { plugin.Register(pluginName, setup) }
+func init() { corefile.Register(pluginName, setup) }
 
 func setup(c *caddy.Controller) error { return kubernetesDirective.setup(c) }
 

@@ -4,9 +4,8 @@
 package multicluster
 
 import (
-	"github.com/coredns/coredns/plugin"
-
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/kubernetes"
 )
 
-func init() { plugin.Register("multicluster", kubernetes.SetupMulticluster) }
+func init() { corefile.Register("multicluster", kubernetes.SetupMulticluster) }

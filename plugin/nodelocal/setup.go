@@ -1,6 +1,7 @@
 package nodelocal
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 
+	"github.com/nearside-dns/nearside/internal/pages"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
 )
 
@@ -19,7 +21,14 @@ var log = clog.NewWithPlugin(pluginName)
 
 func init() { plugin.Register(pluginName, setup) }
 
+// Managed is set by a program that calls Stopped at its end. In another one, interface and rules would remain: the directive is
+// an error there.
+var Managed bool
+
 func setup(c *caddy.Controller) error {
+	if !Managed {
+		return plugin.Error(pluginName, errors.New("only nodecache removes the interface and the rules at its end: use nodecache, see "+pages.Bundle))
+	}
 	cfg, err := parseConfig(c)
 	if err != nil {
 		return plugin.Error(pluginName, err)

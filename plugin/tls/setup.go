@@ -17,6 +17,7 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	pkgtls "github.com/coredns/coredns/plugin/pkg/tls"
 
+	"github.com/nearside-dns/nearside/internal/pages"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
@@ -24,7 +25,7 @@ const pluginName = "tls"
 
 var log = clog.NewWithPlugin(pluginName)
 
-func init() { plugin.Register(pluginName, setup) }
+func init() { corefile.Register(pluginName, setup) }
 
 func setup(c *caddy.Controller) error {
 	config := dnsserver.GetConfig(c)
@@ -78,7 +79,7 @@ var options = corefile.Options[*settings]{
 }
 
 // errACME is the error of the form of CoreDNS that gets certificates from an authority.
-var errACME = errors.New("want a certificate and a key, and perhaps the certificates of authorities: nearside requests no certificates (ACME)")
+var errACME = errors.New("want a certificate and a key, and perhaps the certificates of authorities: nearside requests no certificates (ACME); a program with CoreDNS's tls: " + pages.Bundle)
 
 // parse parses the directive, given the folder of relative files, "" for the working directory.
 func parse(c *caddy.Controller, root string) (*settings, error) {
@@ -125,7 +126,7 @@ func (k *keyLog) open() error {
 		return plugin.Error(pluginName, fmt.Errorf("keylog: %w", err))
 	}
 	k.WriteCloser = file
-	log.Warningf("The keys of all connections are written to %s: whoever reads it can read them", k.path)
+	log.Warningf("The keys of all connections are written to %s: a reader of the file can decrypt them", k.path)
 	return nil
 }
 

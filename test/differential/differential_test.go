@@ -15,6 +15,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/nearside-dns/nearside/test/bundle"
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/property"
@@ -45,21 +46,18 @@ func TestDifferential(t *testing.T) {
 		binary = build(t)
 	}
 	r := newRun(t)
-	for _, v := range variants {
-		if v.needsOwnAddrs && len(r.own) == 0 {
-			t.Logf("without %q: this machine has no address to bind", v.name)
-			continue
-		}
-		r.serve(t, v, program{"CoreDNS", stockBinary, v.corefile}, program{"clusterdns", binary, v.corefile})
-	}
+	r.serveAll(t, program{"CoreDNS", stockBinary, ""}, program{"clusterdns", binary, ""})
 	began := time.Now()
-	property.Seeds(t, 1, uint64(*seeds), func(t *testing.T, seed uint64) { // #nosec G115 -- a number of clusters
-		r.fail = func(text string) { t.Error(text) }
-		if err := r.seed(seed); err != nil {
-			t.Fatal(err)
-		}
-	})
+	r.seeds(t, uint64(*seeds)) // #nosec G115 -- a number of clusters
 	r.report(t, time.Since(began))
+}
+
+// TestBundle asks the stock CoreDNS and a build of CoreDNS with plugins of nearside.
+func TestBundle(t *testing.T) {
+	stockBinary := controlplane.RequireBinary(t, "coredns")
+	r := newRun(t)
+	r.serveAll(t, program{"CoreDNS", stockBinary, ""}, program{"bundle", bundle.Build(t, "../..", bundle.Commands(t, "../..")), ""})
+	r.seeds(t, 1)
 }
 
 // run is one run of the test.
@@ -95,6 +93,30 @@ func newRun(t *testing.T) *run {
 		t.Fatal(err)
 	}
 	return &run{api: kubeapi.New(t), own: own, outside: startOutside(t), used: map[string]int{}, asked: map[string]int{}}
+}
+
+// serveAll starts both servers of all variants, with their Corefiles.
+func (r *run) serveAll(t *testing.T, stock, ours program) {
+	t.Helper()
+	for _, v := range variants {
+		if v.needsOwnAddrs && len(r.own) == 0 {
+			t.Logf("without %q: this machine has no address to bind", v.name)
+			continue
+		}
+		stock.corefile, ours.corefile = v.corefile, v.corefile
+		r.serve(t, v, stock, ours)
+	}
+}
+
+// seeds runs n random clusters.
+func (r *run) seeds(t *testing.T, n uint64) {
+	t.Helper()
+	property.Seeds(t, 1, n, func(t *testing.T, seed uint64) {
+		r.fail = func(text string) { t.Error(text) }
+		if err := r.seed(seed); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 // serve starts both servers of a variant.

@@ -17,6 +17,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/transport"
 
 	"github.com/nearside-dns/nearside/cmd/internal/corefileimports"
+	"github.com/nearside-dns/nearside/internal/pages"
 )
 
 // directivesOfCoreDNS are those of CoreDNS itself, before a program sets its own.
@@ -56,7 +57,7 @@ func (d *Daemon) adviseOnDirective(text string) string {
 	if has != "" {
 		text += fmt.Sprintf(", which %s has and %s does not: remove it, or keep %[1]s where it is needed", has, d.Name)
 	}
-	return text + fmt.Sprintf("; %s -plugins lists the directives", d.Name)
+	return text + fmt.Sprintf("; %s -plugins lists the directives; a program with other plugins: %s", d.Name, pages.Bundle)
 }
 
 // nearest returns the directive at a distance of one or two letters from a name, or "".

@@ -145,9 +145,9 @@ type Parts struct {
 
 // Parts returns the parts of the answer without and with compression of names. The latter has no Packed if there is none.
 func (e *Entry) Parts() (plain, compressed Parts) {
-	plain = e.Plain.parts(e.plainExcess)
+	plain = e.Plain.parts(int(e.plainExcess))
 	if e.compressed != nil {
-		compressed = e.compressed.parts(e.compressedExcess)
+		compressed = e.compressed.parts(int(e.compressedExcess))
 	}
 	return plain, compressed
 }

@@ -110,7 +110,7 @@ type Entry struct {
 
 	// plainExcess and compressedExcess are the bytes by which dns.Msg.Len overestimates the two forms (text with escapes,
 	// signatures): CoreDNS truncates by that length.
-	plainExcess, compressedExcess int
+	plainExcess, compressedExcess int32
 
 	keyspace *Keyspace
 	key      string
@@ -161,6 +161,11 @@ var errUnpackable = errors.New("the answer has a code that needs an OPT record")
 // plainLimit is the length in bytes of answers that fit every client, RFC 1035 section 4.2.1.
 const plainLimit = dns.MinMsgSize - OptLen
 
+// excess returns the bytes by which the length of a message that CoreDNS counts exceeds the packed one.
+func excess(counted, packed int) int32 {
+	return int32(counted - packed) // #nosec G115 -- both are lengths of one message
+}
+
 // Fill packs a reply into the entry. The reply has no OPT record, and its question is in lower case. The message is not
 // changed.
 func (e *Entry) Fill(m *dns.Msg) error {
@@ -174,7 +179,7 @@ func (e *Entry) Fill(m *dns.Msg) error {
 	if err != nil {
 		return err
 	}
-	e.Plain, e.plainExcess = plain, m.Len()-plain.Len()
+	e.Plain, e.plainExcess = plain, excess(m.Len(), plain.Len())
 	if m.Len()+len(e.Options) <= plainLimit {
 		return nil
 	}
@@ -183,7 +188,7 @@ func (e *Entry) Fill(m *dns.Msg) error {
 	if err != nil {
 		return err
 	}
-	e.compressed, e.compressedExcess = &compressed, m.Len()-compressed.Len()
+	e.compressed, e.compressedExcess = &compressed, excess(m.Len(), compressed.Len())
 	return nil
 }
 
@@ -240,15 +245,15 @@ func (e *Entry) Message(query []byte, q Query, p *Patch) (*dns.Msg, error) {
 }
 
 // CountedLen returns the length of the answer in bytes as dns.Msg.Len returns it, which CoreDNS's metrics count.
-func (e *Entry) CountedLen() int { return e.Plain.Len() + e.plainExcess }
+func (e *Entry) CountedLen() int { return e.Plain.Len() + int(e.plainExcess) }
 
 // Form returns the form of the answer that the server sends to a query whose replies may have limit bytes, nil if the
 // answer has to be truncated. fragments is the length in bytes from which CoreDNS compresses names to avoid fragments.
 func (e *Entry) Form(q *Query, p *Patch, limit, fragments int) *Answer {
-	if n := e.Plain.ReplyLen(q, p) + e.plainExcess; n <= limit && n <= fragments {
+	if n := e.Plain.ReplyLen(q, p) + int(e.plainExcess); n <= limit && n <= fragments {
 		return &e.Plain
 	}
-	if e.compressed == nil || q.Upper || e.compressed.ReplyLen(q, p)+e.compressedExcess > limit {
+	if e.compressed == nil || q.Upper || e.compressed.ReplyLen(q, p)+int(e.compressedExcess) > limit {
 		return nil
 	}
 	return e.compressed

@@ -321,7 +321,7 @@ func (e *Entry) FillReply(r *Reply) bool {
 	if err != nil {
 		return false
 	}
-	e.Plain, e.plainExcess, e.AnyCase = plain, r.excess, r.AnyCase
+	e.Plain, e.plainExcess, e.AnyCase = plain, int32(r.excess), r.AnyCase
 	if len(r.packed)+r.excess+len(e.Options) <= plainLimit {
 		return true
 	}
@@ -332,6 +332,6 @@ func (e *Entry) FillReply(r *Reply) bool {
 	if err != nil {
 		return false
 	}
-	e.compressed, e.compressedExcess = &compressed, r.excess
+	e.compressed, e.compressedExcess = &compressed, int32(r.excess)
 	return true
 }

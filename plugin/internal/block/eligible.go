@@ -39,10 +39,9 @@ func (b *Block) Eligibility() Eligibility {
 		e.Prevented = "plugin view has to see every query"
 	}
 	for _, h := range config.Handlers() {
-		name := h.Name()
+		name, t := h.Name(), traitsOf(h)
 		cached = cached || name == "cache"
-		generated = generated || storesByGeneration[name]
-		t := plugins[name]
+		generated = generated || storesByGeneration[name] && !isReplaced(h)
 		if t.late {
 			e.Late, late = true, name
 		}
@@ -67,6 +66,8 @@ func (b *Block) Eligibility() Eligibility {
 // add adds a plugin of a block with its traits.
 func (e *Eligibility) add(b *Block, h plugin.Handler, t traits) {
 	switch name := h.Name(); {
+	case !t.hits && isReplaced(h):
+		e.Prevented = "plugin " + name + " is CoreDNS's and not nearside's"
 	case !t.hits:
 		e.Prevented = "plugin " + name + " has to see every query"
 	case name == "loadbalance":
@@ -113,6 +114,6 @@ func ServerPrevents(server *dnsserver.Server) string {
 // and not the other candidates of a search list. alsoNeutral are further plugins that the caller knows as neutral.
 func IsShared(config *dnsserver.Config, alsoNeutral ...string) bool {
 	return len(config.FilterFuncs) > 0 || slices.ContainsFunc(config.Handlers(), func(h plugin.Handler) bool {
-		return !plugins[h.Name()].neutral && !slices.Contains(alsoNeutral, h.Name())
+		return !traitsOf(h).neutral && !slices.Contains(alsoNeutral, h.Name())
 	})
 }

@@ -1,5 +1,12 @@
 package block
 
+import (
+	"reflect"
+	"strings"
+
+	"github.com/coredns/coredns/plugin"
+)
+
 // traits describe how a plugin and the fast path work together in a server block. Those of a plugin that is not known are all
 // false.
 type traits struct {
@@ -20,21 +27,25 @@ type traits struct {
 	neutral bool
 }
 
-// plugins have the traits of the known plugins. The README of fastpath explains them.
+// plugins have the traits of the known plugins, some of which are only in builds of CoreDNS. The README of fastpath explains them.
 var plugins = map[string]traits{
 	"any":          {hits: true, misses: true, neutral: true}, // answers type ANY only
 	"auto":         {hits: true},
 	"autopath":     {hits: true, neutral: true}, // the fast path looks up its search lists
+	"azure":        {hits: true, late: true, silent: true},
 	"bufsize":      {hits: true, misses: true, neutral: true},
 	"cache":        {hits: true, neutral: true},
 	"cancel":       {hits: true, neutral: true},
 	"chaos":        {hits: true, misses: true, neutral: true}, // answers class CH only
-	"dns64":        {hits: true, misses: true},                // see DNS64
+	"clouddns":     {hits: true, late: true, silent: true},
+	"dns64":        {hits: true, misses: true}, // see DNS64
 	"dnssec":       {hits: true, late: true, silent: true, signs: true},
 	"erratic":      {hits: true},                              // its answers have the TTL 0
 	"errors":       {hits: true, misses: true, neutral: true}, // logs errors, which are not stored
+	"etcd":         {hits: true},
 	"file":         {hits: true},
 	"forward":      {hits: true, neutral: true},
+	"geoip":        {hits: true, misses: true, neutral: true}, // serves only plugins that have to see every query
 	"grpc":         {hits: true},
 	"header":       {hits: true, late: true, neutral: true},
 	"hosts":        {hits: true, late: true, silent: true},
@@ -45,14 +56,46 @@ var plugins = map[string]traits{
 	"loop":         {hits: true, misses: true, neutral: true}, // recognizes its own queries, whose answers are not stored
 	"metadata":     {hits: true, misses: true, neutral: true}, // serves only plugins that have to see every query
 	"minimal":      {hits: true, late: true},
-	"multicluster": {hits: true},                              // is kubernetes for other zones
-	"nodelocal":    {hits: true, neutral: true},               // answers only the queries that it sends itself
+	"multicluster": {hits: true},                // is kubernetes for other zones
+	"nodelocal":    {hits: true, neutral: true}, // answers only the queries that it sends itself
+	"nomad":        {hits: true},
 	"nsid":         {hits: true, misses: true, neutral: true}, // answers an option with which a query is no ordinary one
 	"prometheus":   {hits: true, misses: true, neutral: true}, // the fast path counts in its metrics
 	"rewrite":      {hits: true},                              // for names that no rule changes, see Rewrites
-	"searchpath":   {hits: true, neutral: true},               // its answers are stored
+	"route53":      {hits: true, late: true, silent: true},
+	"searchpath":   {hits: true, neutral: true}, // its answers are stored
 	"secondary":    {hits: true},
 	"template":     {hits: true, late: true},
 	"transfer":     {hits: true, misses: true},  // zone transfers are not stored
 	"whoami":       {hits: true, neutral: true}, // its answers have the TTL 0
+}
+
+// replaced have the traits of CoreDNS's plugins that nearside has its own of, in a build of CoreDNS with plugins of both.
+var replaced = map[string]traits{
+	"autopath":     {}, // its answers are not stored: the one of the first candidate would be sent in place
+	"cache":        {},
+	"forward":      {hits: true, neutral: true},
+	"k8s_external": {hits: true},
+	"kubernetes":   {hits: true},
+	"multicluster": {hits: true},
+	"trace":        {},
+}
+
+// isReplaced reports whether a handler is CoreDNS's, while nearside has its own of this name.
+func isReplaced(h plugin.Handler) bool {
+	if _, ok := replaced[h.Name()]; !ok {
+		return false
+	}
+	implementation := reflect.TypeOf(h)
+	if implementation.Kind() == reflect.Pointer {
+		implementation = implementation.Elem()
+	}
+	return strings.HasPrefix(implementation.PkgPath(), "github.com/coredns/")
+}
+
+func traitsOf(h plugin.Handler) traits {
+	if isReplaced(h) {
+		return replaced[h.Name()]
+	}
+	return plugins[h.Name()]
 }

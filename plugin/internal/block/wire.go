@@ -115,7 +115,7 @@ func linkWire(handlers []plugin.Handler) (first WireHandler, capacity func() int
 		case owns:
 			owned = append(owned, owner.OwnZones()...)
 			fallthrough
-		case plugins[h.Name()].misses:
+		case traitsOf(h).misses:
 			if first != nil && cache == nil {
 				return nil, nil
 			}

@@ -1,6 +1,6 @@
 // Package corefile parses the block of a directive by a table of its options, and has positions in Corefiles. Input is
 // the controllers of CoreDNS's parser; output is the result of each option's function, positions, and errors in the form
-// of that parser. It imports no other package of the project.
+// of that parser. It imports no plugin of the project.
 package corefile
 
 import (

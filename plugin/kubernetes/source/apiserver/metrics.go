@@ -13,15 +13,30 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/tools/metrics"
 
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
 const subsystem = "kubernetes"
 
+// exclusive registers metrics that CoreDNS's plugin kubernetes has as well.
+type exclusive struct{ prometheus.Registerer }
+
+// MustRegister ends the process with one line if the program has CoreDNS's plugin too.
+func (e exclusive) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		if err := e.Register(c); err != nil {
+			corefile.ExitReplaced(subsystem)
+		}
+	}
+}
+
+var factory = promauto.With(exclusive{prometheus.DefaultRegisterer})
+
 var (
 	// programmingDuration is the SLI "DNS programming latency" of SIG Scalability: from the change of a Service or a ready
 	// pod, in the annotation of the EndpointSlice controller, to the first answer with the change.
-	programmingDuration = promauto.NewHistogramVec(prometheus.HistogramOpts{
+	programmingDuration = factory.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace:                   plugin.Namespace,
 		Subsystem:                   subsystem,
 		Name:                        "dns_programming_duration_seconds",
@@ -30,7 +45,7 @@ var (
 		NativeHistogramBucketFactor: plugin.NativeHistogramBucketFactor,
 	}, []string{"service_kind"})
 
-	requestDuration = promauto.NewHistogramVec(prometheus.HistogramOpts{
+	requestDuration = factory.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace:                   plugin.Namespace,
 		Subsystem:                   subsystem,
 		Name:                        "rest_client_request_duration_seconds",
@@ -39,7 +54,7 @@ var (
 		NativeHistogramBucketFactor: plugin.NativeHistogramBucketFactor,
 	}, []string{"verb", "host"})
 
-	rateLimiterDuration = promauto.NewHistogramVec(prometheus.HistogramOpts{
+	rateLimiterDuration = factory.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace:                   plugin.Namespace,
 		Subsystem:                   subsystem,
 		Name:                        "rest_client_rate_limiter_duration_seconds",
@@ -48,14 +63,14 @@ var (
 		NativeHistogramBucketFactor: plugin.NativeHistogramBucketFactor,
 	}, []string{"verb", "host"})
 
-	requestsTotal = promauto.NewCounterVec(prometheus.CounterOpts{
+	requestsTotal = factory.NewCounterVec(prometheus.CounterOpts{
 		Namespace: plugin.Namespace,
 		Subsystem: subsystem,
 		Name:      "rest_client_requests_total",
 		Help:      "Requests to the API server by status code, method and host.",
 	}, []string{"code", "method", "host"})
 
-	watchesFrozen = promauto.NewCounterVec(prometheus.CounterOpts{
+	watchesFrozen = factory.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "nearside",
 		Subsystem: subsystem,
 		Name:      "watches_frozen_total",

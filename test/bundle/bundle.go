@@ -1,0 +1,90 @@
+// Package bundle builds CoreDNS with other plugins, as docs/bundle.md describes, from CoreDNS's module and this one. Input is the
+// commands that change plugin.cfg; output is a program.
+package bundle
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/nearside-dns/nearside"
+
+// Commands returns the commands of docs/bundle.md that change plugin.cfg and generate, given the root of the repository.
+func Commands(t testing.TB, root string) string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(root, "docs/bundle.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, found := strings.Cut(string(page), "\n```sh\n")
+	block, _, closed := strings.Cut(block, "\n```\n")
+	if !found || !closed {
+		t.Fatal("docs/bundle.md has no commands")
+	}
+	var commands []string
+	for line := range strings.SplitSeq(block, "\n") {
+		switch {
+		case strings.HasPrefix(line, "git clone "), strings.HasPrefix(line, "cd "): // Build has a copy
+		case strings.HasPrefix(line, "go get "), line == "go build": // Build uses this repository
+		default:
+			commands = append(commands, line)
+		}
+	}
+	return strings.Join(commands, "\n")
+}
+
+// Build builds CoreDNS after the commands of a shell, which run in the folder of its sources, and returns the path of the
+// program.
+func Build(t testing.TB, root, commands string) string {
+	t.Helper()
+	root, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	sources := filepath.Join(folder, "sources")
+	stock := strings.TrimSpace(run(t, root, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/coredns/coredns"))
+	if err := os.CopyFS(sources, os.DirFS(stock)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, sources, "bash", "-euo", "pipefail", "-c", commands)
+	run(t, sources, "go", "mod", "edit", "-require="+module+"@v0.0.0", "-replace="+module+"="+root)
+	appendFile(t, filepath.Join(sources, "go.sum"), filepath.Join(root, "go.sum"))
+	program := filepath.Join(folder, "coredns")
+	// With the flags of the stock CoreDNS of test/install.sh, most packages are in Go's cache.
+	run(t, sources, "go", "build", "-mod=mod", "-buildvcs=false", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, ".")
+	return program
+}
+
+func run(t testing.TB, folder, program string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Dir = folder
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	var out, messages bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &messages
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s %q: %v\n%s", program, args, err, messages.String())
+	}
+	return out.String()
+}
+
+func appendFile(t testing.TB, to, from string) {
+	t.Helper()
+	more, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(to, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Write(more)
+	if closed := f.Close(); err != nil || closed != nil {
+		t.Fatalf("write %s: %v, close: %v", to, err, closed)
+	}
+}
