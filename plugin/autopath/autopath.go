@@ -41,7 +41,7 @@ func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 		return code, err
 	}
 	list, reason := a.lists.Find(addressOf(w))
-	if block.WireResult(ctx) == nil { // otherwise ServeWire has counted the query
+	if block.WireResult(ctx, r) == nil { // otherwise ServeWire has counted the query
 		countClient(metrics.WithServer(ctx), list, reason)
 	}
 	if list == nil {

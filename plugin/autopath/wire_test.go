@@ -30,7 +30,7 @@ type handled struct{ reply *dns.Msg }
 
 func (n *wireNames) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	var reply *dns.Msg
-	switch result := block.WireResult(ctx).(type) {
+	switch result := block.WireResult(ctx, r).(type) {
 	case *handled:
 		reply = result.reply
 	case *block.StoredResult:
@@ -84,7 +84,7 @@ func (c *wireClient) Answer(_ *batch.Batch, q *block.WireQuery, e *answers.Entry
 
 func (c *wireClient) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
 	if result != nil {
-		c.ctx = block.WithWireResult(c.ctx, result)
+		c.ctx = block.WithWireResult(c.ctx, c.r, result)
 	}
 	w := newWriter(c.from)
 	_, c.err = c.a.ServeDNS(c.ctx, w, c.r)

@@ -78,7 +78,7 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	var parsed answers.Query
 	packed, ok := parsed.FromMsg(packedBuf[:0], r)
 	n := c.counters(metrics.WithServer(ctx))
-	if ok && hasWireResult(ctx) {
+	if ok && hasWireResult(ctx, r) {
 		key := c.space.Key(keyBuf[:0], packed, &parsed)
 		return c.serveWireResult(ctx, w, newClientQuery(r, packed, key, parsed, n, w))
 	}

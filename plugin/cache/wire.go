@@ -250,18 +250,17 @@ func (c *Cache) answerStale(b *batch.Batch, q *block.WireQuery, n *counters, e *
 type wireFetch struct{ stale *answers.Entry } // or nil
 
 // hasWireResult reports whether a query was passed to the plugin chain with a result of ServeWire, which has counted it.
-// Plugins behind the cache send queries of their own in the same context.
-func hasWireResult(ctx context.Context) bool {
-	switch block.WireResult(ctx).(type) {
+func hasWireResult(ctx context.Context, query *dns.Msg) bool {
+	switch block.WireResult(ctx, query).(type) {
 	case *block.StoredResult, *result, wireFetch:
-		return !nested(ctx)
+		return true
 	}
 	return false
 }
 
 // serveWireResult answers a query for which hasWireResult is true.
 func (c *Cache) serveWireResult(ctx context.Context, w dns.ResponseWriter, q *clientQuery) (int, error) {
-	switch res := block.WireResult(ctx).(type) {
+	switch res := block.WireResult(ctx, q.msg).(type) {
 	case *block.StoredResult:
 		return c.serve(ctx, w, q.msg, q.packed, q.Query, res.Entry, res.Patch)
 	case *result:

@@ -74,7 +74,7 @@ func (a *answerer) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, 
 // Pass implements block.Answerer.
 func (a *answerer) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
 	go func() { // as the queue of the chain does
-		a.code, a.err = a.cache.ServeDNS(block.WithWireResult(context.Background(), result), a.w, a.r)
+		a.code, a.err = a.cache.ServeDNS(block.WithWireResult(context.Background(), a.r, result), a.w, a.r)
 		close(a.done)
 	}()
 }

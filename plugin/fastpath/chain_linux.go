@@ -55,7 +55,7 @@ func (r *request) serve() {
 	ctx := context.WithValue(context.Background(), dnsserver.Key{}, coreDNS)
 	ctx = context.WithValue(ctx, dnsserver.LoopKey{}, 0)
 	if r.result != nil {
-		ctx = block.WithWireResult(ctx, r.result)
+		ctx = block.WithWireResult(ctx, m, r.result)
 	}
 	coreDNS.ServeDNS(ctx, w, m)
 }

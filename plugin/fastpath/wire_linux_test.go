@@ -39,7 +39,7 @@ func newWireBed(t *testing.T, limit int, handler wireHandler) *wireBed {
 	config := &dnsserver.Config{Zone: ".", Transport: "dns", ListenHosts: []string{"127.0.0.1"}, Port: "53"}
 	config.AddPlugin(func(plugin.Handler) plugin.Handler {
 		return plugin.HandlerFunc(func(ctx context.Context, w dns.ResponseWriter, m *dns.Msg) (int, error) {
-			b.results <- block.WireResult(ctx)
+			b.results <- block.WireResult(ctx, m)
 			return dns.RcodeRefused, nil
 		})
 	})

@@ -58,7 +58,7 @@ func (c *wireClient) Answer(_ *batch.Batch, q *block.WireQuery, e *answers.Entry
 func (c *wireClient) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
 	ctx := context.Background()
 	if result != nil {
-		ctx = block.WithWireResult(ctx, result)
+		ctx = block.WithWireResult(ctx, c.r, result)
 	}
 	w := dnstest.NewRecorder(&test.ResponseWriter{})
 	_, c.err = c.s.ServeDNS(ctx, w, c.r)

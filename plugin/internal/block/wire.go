@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
@@ -136,10 +137,21 @@ func linkWire(handlers []plugin.Handler) (first WireHandler, capacity func() int
 
 type wireResultKey struct{}
 
-// WithWireResult returns a context for a query that was passed to the plugin chain with a result.
-func WithWireResult(ctx context.Context, result any) context.Context {
-	return context.WithValue(ctx, wireResultKey{}, result)
+type wireResult struct {
+	query  *dns.Msg
+	result any
 }
 
-// WireResult returns the result with which a query was passed to the plugin chain, nil without one.
-func WireResult(ctx context.Context) any { return ctx.Value(wireResultKey{}) }
+// WithWireResult returns a context for a query that was passed to the plugin chain with a result.
+func WithWireResult(ctx context.Context, query *dns.Msg, result any) context.Context {
+	return context.WithValue(ctx, wireResultKey{}, wireResult{query, result})
+}
+
+// WireResult returns the result with which a query was passed to the plugin chain, nil without one. Plugins such as dns64 send
+// queries of their own in the context of the client's query, which have none.
+func WireResult(ctx context.Context, query *dns.Msg) any {
+	if r, ok := ctx.Value(wireResultKey{}).(wireResult); ok && r.query == query {
+		return r.result
+	}
+	return nil
+}

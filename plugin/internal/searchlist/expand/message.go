@@ -27,7 +27,7 @@ func (x *Expander) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 
 // Resume answers a query that ServeWire has passed to the plugin chain. It returns false for every other query.
 func (x *Expander) Resume(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (ok bool, code int, err error) {
-	switch passed := block.WireResult(ctx).(type) {
+	switch passed := block.WireResult(ctx, r).(type) {
 	case *walk:
 		if passed.Expander == x {
 			code, err = x.finish(ctx, w, r, x.key(r, &passed.Question), passed)
@@ -70,8 +70,8 @@ func (k *walk) query(ctx context.Context, w dns.ResponseWriter, client *dns.Msg)
 	if k.suffixes != nil {
 		r = searchlist.WithOption(r, k.suffixes)
 	}
-	if k.passed != nil || block.WireResult(ctx) != nil {
-		ctx = block.WithWireResult(ctx, k.passed)
+	if k.passed != nil {
+		ctx = block.WithWireResult(ctx, r, k.passed)
 	}
 	ctx, recorded := answers.Record(ctx, r)
 	m, err := k.exchange(ctx, w, r)

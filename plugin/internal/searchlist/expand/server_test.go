@@ -140,7 +140,7 @@ func (c *serverClient) Answer(_ *batch.Batch, q *block.WireQuery, e *answers.Ent
 func (c *serverClient) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
 	var ok bool
 	directives.passed.Add(1)
-	if ok, c.code, c.err = c.x.Resume(block.WithWireResult(c.ctx, result), c.w, c.r); !ok {
+	if ok, c.code, c.err = c.x.Resume(block.WithWireResult(c.ctx, c.r, result), c.w, c.r); !ok {
 		c.err = fmt.Errorf("not resumed: %v", result)
 	}
 }

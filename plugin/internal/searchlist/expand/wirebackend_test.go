@@ -45,8 +45,8 @@ type held struct {
 
 // ServeDNS implements plugin.Handler.
 func (w *wireBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
-	h, ok := block.WireResult(ctx).(*held)
-	switch result := block.WireResult(ctx); {
+	h, ok := block.WireResult(ctx, r).(*held)
+	switch result := block.WireResult(ctx, r); {
 	case !ok && result != nil:
 		return dns.RcodeServerFailure, fmt.Errorf("the result of another plugin: %T", result)
 	case !ok:
@@ -151,7 +151,7 @@ func (c *wireClient) Pass(_ *batch.Batch, q *block.WireQuery, result any) {
 	go func() {
 		ctx := context.Background()
 		if result != nil {
-			ctx = block.WithWireResult(ctx, result)
+			ctx = block.WithWireResult(ctx, c.r, result)
 		}
 		w := dnstest.NewRecorder(&test.ResponseWriter{})
 		ok, code, err := c.x.Resume(ctx, w, c.r)
