@@ -2,6 +2,7 @@
 package main
 
 import (
+	"flag"
 	"os"
 
 	"github.com/coredns/caddy"
@@ -11,9 +12,10 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/doctor"
 	"github.com/nearside-dns/nearside/cmd/internal/nodelocaldns"
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
+	"github.com/nearside-dns/nearside/cmd/internal/startuptaint"
 	"github.com/nearside-dns/nearside/plugin/autopath"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/clients"
-	_ "github.com/nearside-dns/nearside/plugin/nodelocal"
+	"github.com/nearside-dns/nearside/plugin/nodelocal"
 	_ "github.com/nearside-dns/nearside/plugin/searchpath"
 )
 
@@ -57,15 +59,16 @@ var directives = []string{
 func main() {
 	autopath.NewNodeFinder = func(c *caddy.Controller, zone string) (autopath.NodeFinder, error) { return clients.ForNode(c, zone) }
 	node := nodelocaldns.New()
+	taint := startuptaint.Remover{Node: node.Name, Ready: nodelocal.Ready}
 	d := daemon.Daemon{
 		Name:       "nodecache",
 		Directives: directives,
 		Replaced:   daemon.Replaced{Name: "node-local-dns", Directives: nodelocaldns.Directives},
 		Commands:   map[string]func([]string) int{"doctor": doctor.Command, "cleanup": cleanup.Command, "probe": probe.Command("nodecache")},
-		Flags:      node.Flags,
+		Flags:      func(f *flag.FlagSet) { node.Flags(f); taint.Flags(f) },
 		Source:     node.Source,
-		Started:    node.Started,
-		Stopped:    node.Stopped,
+		Started:    func(refresh func()) { node.Started(refresh); taint.Started() },
+		Stopped:    func() { taint.Stopped(); node.Stopped() },
 	}
 	os.Exit(d.Run(os.Args[1:]))
 }
