@@ -3,6 +3,8 @@ package deploy
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -36,7 +38,9 @@ type (
 			ToEndpoints []struct{ MatchLabels map[string]string }
 			ToEntities  []string
 			ToCIDR      []string
-			ToPorts     []struct{ Ports []struct{ Port, Protocol string } }
+			ToPorts     []struct {
+				Ports []struct{ Port, Protocol string }
+			}
 		}
 	}
 )
@@ -127,9 +131,9 @@ func TestPolicyOfCilium(t *testing.T) {
 				}
 				host = host || slices.Equal(rule.ToEntities, []string{"host"})
 				cidrs = slices.DeleteFunc(cidrs, func(a string) bool { return slices.Contains(rule.ToCIDR, a) })
-				for name, of := range pods {
+				for name, labels := range pods {
 					for _, to := range rule.ToEndpoints {
-						if to.MatchLabels["k8s:io.kubernetes.pod.namespace"] == "kube-system" && of["k8s-app"] == to.MatchLabels["k8s:k8s-app"] {
+						if to.MatchLabels["k8s:io.kubernetes.pod.namespace"] == "kube-system" && labels["k8s-app"] == to.MatchLabels["k8s:k8s-app"] {
 							delete(pods, name)
 						}
 					}
@@ -179,4 +183,22 @@ func ladder(lowest, highest, perReplica int) string {
 		}
 	}
 	return "[" + strings.Join(steps, ",") + "]"
+}
+
+// TestReadmeObjects decodes the objects that deploy/overlays/README.md shows, as strictly as an API server.
+func TestReadmeObjects(t *testing.T) {
+	page, err := os.ReadFile(deployed + "/overlays/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]bool{}
+	for _, block := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(string(page), -1) {
+		if kind := regexp.MustCompile(`(?m)^kind: (\w+)$`).FindStringSubmatch(block[1]); kind != nil && kind[1] != "Kustomization" && kind[1] != "NodePool" {
+			decoded(t, block[1])
+			shown[kind[1]] = true
+		}
+	}
+	if !shown["ConfigMap"] || !shown["NetworkPolicy"] {
+		t.Errorf("objects %v", shown)
+	}
 }

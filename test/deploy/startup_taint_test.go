@@ -58,7 +58,9 @@ func TestStartupTaint(t *testing.T) {
 	s.run(t, "apply", "--server-side", "-k", mine(t, "nodecache", "overlays/components/startup-taint"))
 	client := s.nodecacheOn(t, "node-a")
 	const before = `{"op":"test","path":"/spec/taints","value":[{"key":"` + key + `","effect":"NoExecute"},{"key":"dedicated","effect":"NoSchedule"}]},`
-	replaced := func(taints string) string { return `[` + before + `{"op":"replace","path":"/spec/taints","value":` + taints + `}]` }
+	replaced := func(taints string) string {
+		return `[` + before + `{"op":"replace","path":"/spec/taints","value":` + taints + `}]`
+	}
 	patch := func(node, patch, subresource string) error {
 		_, err := client.CoreV1().Nodes().Patch(t.Context(), node, types.JSONPatchType, []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, strings.Fields(subresource)...)
 		return err
