@@ -228,7 +228,7 @@ clusterdns:
         errors
         forward . 10.150.0.1
     }
-  service: {clusterIP: 10.96.0.10, trafficDistribution: PreferClose}
+  service: {clusterIP: 10.96.0.10, trafficDistribution: PreferSameZone}
   serviceAccount: {name: dns, annotations: {example.com/a: b}}
   disruptionBudget: {maxUnavailable: 25%}
   resources: {limits: {memory: 1Gi}}

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/nearside-dns/nearside/test/daemon"
 )
 
 // nodecacheOn returns a client with the token of a pod of nodecache on a node, as the kubelet gets it.
@@ -115,4 +117,17 @@ func TestStartupTaint(t *testing.T) {
 			t.Errorf("nodecache may %s %s: %v", tc.verb, tc.resource, got)
 		}
 	}
+}
+
+// TestStartupTaintWithoutCluster starts nodecache where no API server can be found: it answers, and logs why the taint stays.
+func TestStartupTaintWithoutCluster(t *testing.T) {
+	p := daemon.Start(t, program(t, "nodecache"), ".:PORT {\n    bind 127.0.0.1\n    forward . "+upstream(t, "192.0.2.80")+"\n}\n",
+		"-remove-taint", "nearside.dev/nodecache-not-ready", "-node-name", "node-a")
+	await(t, "the reason in the log", func() error {
+		if !strings.Contains(p.Output(), "Taint nearside.dev/nodecache-not-ready stays on node node-a: no API server to read") {
+			return fmt.Errorf("log %s", p.Output())
+		}
+		return nil
+	})
+	awaitAnswer(t, p.Addr, "www.example.com A", "A 192.0.2.80")
 }
