@@ -4,10 +4,12 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,7 +46,7 @@ func (c *cluster) taintNode(t *testing.T) {
 			return err
 		}
 		for _, condition := range pod.Status.Conditions {
-			if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse && strings.Contains(condition.Message, startupTaint) {
+			if condition.Type == corev1.PodScheduled && condition.Reason == corev1.PodReasonUnschedulable {
 				return nil
 			}
 		}
@@ -75,9 +77,17 @@ func (c *cluster) testFirstPod(t *testing.T) {
 	}
 	before := c.requests(t)
 	for _, network := range []string{"udp", "tcp"} {
-		text, err := c.pod(t, "first").request("GET", "/ask", url.Values{"name": {"web.shop.svc.cluster.local"}, "network": {network}})
-		if err != nil || !strings.HasPrefix(text, "NOERROR") {
-			t.Errorf("over %s: %s, %v", network, text, err)
+		var text string
+		var failed error
+		c.wait(t, "the program in the first pod", startTimeout, func() error {
+			text, failed = c.pod(t, "first").request("GET", "/ask", url.Values{"name": {"web.shop.svc.cluster.local"}, "network": {network}})
+			if errors.Is(failed, syscall.ECONNREFUSED) {
+				return failed
+			}
+			return nil // a query without an answer is an error of the program, and not repeated
+		})
+		if failed != nil || !strings.HasPrefix(text, "NOERROR") {
+			t.Errorf("over %s: %s, %v", network, text, failed)
 		}
 	}
 	if c.requests(t) <= before {
@@ -86,10 +96,10 @@ func (c *cluster) testFirstPod(t *testing.T) {
 	c.kubectl(t, "-n", shop, "delete", "pod", "first", "--timeout=1m")
 }
 
-// testTaintLater adds the taint to the node while nodecache runs, as Karpenter does when it registers the node after that.
+// testTaintLater adds the taint to the node while nodecache runs: the next pod of nodecache removes it, if this one has not.
 func (c *cluster) testTaintLater(t *testing.T) {
 	c.kubectl(t, "taint", "node", nodeName, startupTaint+"=:NoSchedule")
-	c.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/nodecache") // otherwise it looks after up to five minutes
+	c.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/nodecache") // which reads the Node after up to five minutes
 	c.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/nodecache", "--timeout=3m")
 	c.wait(t, "the taint is removed again", startTimeout, func() error {
 		if keys := c.kubectl(t, "get", "node", nodeName, "-o=jsonpath={.spec.taints[*].key}"); strings.Contains(keys, startupTaint) {
