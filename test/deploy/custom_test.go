@@ -37,13 +37,28 @@ func TestCustomFiles(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			// reloaded waits until the reload has ended: a change before that is not noticed by clusterdns, nor by CoreDNS.
+			reloads := 0
+			reloaded := func() {
+				t.Helper()
+				reloads++
+				await(t, "the end of the reload", func() error {
+					if n := strings.Count(p.Output(), "Reloading complete"); n < reloads {
+						return fmt.Errorf("%d reloads, want %d", n, reloads)
+					}
+					return nil
+				})
+			}
 			server := fmt.Sprintf("corp.example.com:%d {\n    bind 127.0.0.1\n    forward . %s\n}\n", p.Port, upstream(t, inside))
 			write("a.server", server)
 			awaitAnswer(t, p.Addr, "www.corp.example.com A", "A "+inside)
+			reloaded()
 			write("a.override", "hosts {\n    192.0.2.10 registry.example.com\n    fallthrough\n}\n")
 			awaitAnswer(t, p.Addr, "registry.example.com A", "A 192.0.2.10")
+			reloaded()
 			write("a.override", "hosts {\n    192.0.2.11 registry.example.com\n    fallthrough\n}\n")
 			awaitAnswer(t, p.Addr, "registry.example.com A", "A 192.0.2.11")
+			reloaded()
 			write("b.override", "nonsense\n")
 			await(t, "the invalid file is refused", func() error {
 				if !strings.Contains(p.Output(), "nonsense") {
@@ -52,10 +67,8 @@ func TestCustomFiles(t *testing.T) {
 				return nil
 			})
 			awaitAnswer(t, p.Addr, "registry.example.com A", "A 192.0.2.11")
-			for _, name := range []string{"a.override", "b.override", "a.server"} {
-				if err := os.Remove(filepath.Join(custom, name)); err != nil {
-					t.Fatal(err)
-				}
+			if err := os.Rename(custom, custom+"-removed"); err != nil { // all at once, as the kubelet does
+				t.Fatal(err)
 			}
 			awaitAnswer(t, p.Addr, "registry.example.com A", "A "+outside)
 			awaitAnswer(t, p.Addr, "www.corp.example.com A", "A "+outside)
