@@ -47,6 +47,7 @@ var forbidden = map[string][]string{
 	"cmd/clusterdns":                     {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core/plugin", "github.com/coredns/coredns/plugin/kubernetes"},
 	"cmd/nodecache":                      {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core/plugin", "github.com/coredns/coredns/plugin/kubernetes"},
 	"cmd/internal/nodelocaldns":          {"k8s.io/"},
+	"cmd/internal/startuptaint":          {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
 	"cmd/internal/resolvconf":            {"k8s.io/", "github.com/coredns/", "github.com/prometheus/", "github.com/nearside-dns/nearside/plugin"},
 	"internal/nodefacts":                 {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "github.com/nearside-dns/nearside/plugin"},
 }

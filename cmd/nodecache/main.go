@@ -2,6 +2,7 @@
 package main
 
 import (
+	"flag"
 	"os"
 
 	"github.com/coredns/caddy"
@@ -11,6 +12,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/doctor"
 	"github.com/nearside-dns/nearside/cmd/internal/nodelocaldns"
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
+	"github.com/nearside-dns/nearside/cmd/internal/startuptaint"
 	"github.com/nearside-dns/nearside/plugin/autopath"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/clients"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
@@ -58,15 +60,16 @@ func main() {
 	autopath.NewNodeFinder = func(c *caddy.Controller, zone string) (autopath.NodeFinder, error) { return clients.ForNode(c, zone) }
 	nodelocal.Managed = true
 	node := nodelocaldns.New()
+	taint := startuptaint.Remover{Node: node.Name, Ready: nodelocal.Ready}
 	d := daemon.Daemon{
 		Name:       "nodecache",
 		Directives: directives,
 		Replaced:   daemon.Replaced{Name: "node-local-dns", Directives: nodelocaldns.Directives},
 		Commands:   map[string]func([]string) int{"doctor": doctor.Command, "cleanup": cleanup.Command, "probe": probe.Command("nodecache")},
-		Flags:      node.Flags,
+		Flags:      func(f *flag.FlagSet) { node.Flags(f); taint.Flags(f) },
 		Source:     node.Source,
-		Started:    node.Started,
-		Stopped:    node.Stopped,
+		Started:    func(refresh func()) { node.Started(refresh); taint.Started() },
+		Stopped:    func() { taint.Stopped(); node.Stopped() },
 	}
 	os.Exit(d.Run(os.Args[1:]))
 }

@@ -97,6 +97,14 @@ func (r *registry) stop(n *node, end reload.End) {
 	}
 }
 
+// Ready returns whether the server answers itself on every address of every nodelocal directive of the process, over lo at
+// least. Without a directive it is true.
+func Ready() bool {
+	nodes.mu.Lock()
+	defer nodes.mu.Unlock()
+	return !slices.ContainsFunc(nodes.running, func(n *node) bool { return !n.ready() })
+}
+
 // Stopped removes interfaces and rules of the process, unless the option keep is set or another instance uses them. The
 // program calls it after its servers have stopped.
 func Stopped() {

@@ -41,6 +41,8 @@ type way struct {
 	service string
 	// files are the arguments of kubectl apply: "-k FOLDER" or "-f FILE".
 	files func(t *testing.T, c *cluster) []string
+	// before prepares the node before the installation.
+	before func(t *testing.T, c *cluster)
 	// direct is set if nodecache does not take over the address of that Service, which pods have in resolv.conf.
 	direct bool
 	// more are tests of this way only.
@@ -72,6 +74,11 @@ var ways = []way{
 		t.Run("doctor", func(t *testing.T) { c.testDoctor(t) })
 		t.Run("update of the DaemonSet", func(t *testing.T) { c.testUpdate(t, "daemonset/nodecache", nodecachePods) })
 	}},
+	{name: "startup-taint", service: kubeDNS, files: component("startup-taint"), before: func(t *testing.T, c *cluster) { c.taintNode(t) },
+		more: func(t *testing.T, c *cluster) {
+			t.Run("the first pod of the node", func(t *testing.T) { c.testFirstPod(t) })
+			t.Run("taint of a node that runs", func(t *testing.T) { c.testTaintLater(t) })
+		}},
 }
 
 // dualStack gives the Service an address of each family.
@@ -149,6 +156,9 @@ func (c *cluster) testWay(t *testing.T, w way) {
 	})
 	before := c.state(t)
 	c.apply(t, "kube-dns.yaml", w.service)
+	if w.before != nil {
+		w.before(t, c)
+	}
 	files := w.files(t, c)
 	c.kubectl(t, append([]string{"apply"}, files...)...)
 	for _, what := range []string{"daemonset/nodecache", "deployment/clusterdns"} {
@@ -168,7 +178,7 @@ func (c *cluster) testWay(t *testing.T, w way) {
 func (c *cluster) waitNothingLeft(t *testing.T, before state) {
 	t.Helper()
 	c.wait(t, "nothing left on the node", cleanupTimeout, func() error {
-		if left := c.kubectl(t, "get", "all,configmaps,serviceaccounts,clusterroles,clusterrolebindings,poddisruptionbudgets",
+		if left := c.kubectl(t, "get", "all,configmaps,serviceaccounts,clusterroles,clusterrolebindings,poddisruptionbudgets,validatingadmissionpolicies,validatingadmissionpolicybindings",
 			"-A", "-o=name", "-l=app.kubernetes.io/part-of=nearside"); left != "" {
 			return fmt.Errorf("objects: %s", left)
 		}

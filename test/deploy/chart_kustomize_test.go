@@ -104,6 +104,41 @@ func TestChartMatchesKustomization(t *testing.T) {
 	})
 }
 
+// ofBoth are the components with values of the chart that are the same with every overlay.
+var ofBoth = map[string]string{
+	"startup-taint":         "nodecache: {startupTaint: nearside.dev/nodecache-not-ready}",
+	"traffic-distribution":  "clusterdns: {service: {trafficDistribution: PreferSameZone}}\nnodecache: {upstreamService: {trafficDistribution: PreferSameZone}}",
+	"autoscaling":           "clusterdns: {autoscaling: {mode: cpu}}",
+	"autoscaling-nodes":     "clusterdns: {autoscaling: {mode: nodes}}",
+	"network-policy-calico": "networkPolicy: {engine: calico, serviceIPs: [10.96.0.10]}",
+	"network-policy-cilium": "networkPolicy: {engine: cilium, serviceIPs: [10.96.0.10]}",
+}
+
+// TestComponentsOfBoth adds each of these components to overlays, and compares that with the chart.
+func TestComponentsOfBoth(t *testing.T) {
+	for component, values := range ofBoth {
+		for overlay, mode := range map[string]string{"kube-proxy": "iptables", "cilium": "cilium"} {
+			t.Run(component+" with "+overlay, func(t *testing.T) {
+				folder := mine(t, "overlays/"+overlay, "overlays/components/"+component)
+				for _, d := range differences(t, decoded(t, kustomize(t, folder)), decoded(t, templated(t, values+"\nproxyMode: "+mode))) {
+					t.Error(d)
+				}
+			})
+		}
+	}
+	t.Run("all with one base", func(t *testing.T) {
+		for base, components := range map[string][]string{
+			"nodecache":  {"startup-taint", "traffic-distribution", "network-policy-calico", "network-policy-cilium"},
+			"clusterdns": {"traffic-distribution", "autoscaling-nodes"},
+		} {
+			for i := range components {
+				components[i] = "overlays/components/" + components[i]
+			}
+			decoded(t, kustomize(t, mine(t, base, components...)))
+		}
+	})
+}
+
 // TestComponents adds each component of clusterdns to overlays of a cluster, and compares that with the chart.
 // TestKernelComponent does so for the one of nodecache.
 func TestComponents(t *testing.T) {
@@ -112,7 +147,7 @@ func TestComponents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if known := len(with) + 1; len(folders) != known {
+	if known := len(with) + len(ofBoth) + 1; len(folders) != known {
 		t.Errorf("%d components, %d of them known", len(folders), known)
 	}
 	for _, tc := range []struct{ name, resources, values string }{

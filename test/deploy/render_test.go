@@ -31,9 +31,12 @@ const (
 
 // foreign are the kinds that have no type here: only the API server with their definitions knows the fields.
 var foreign = map[string]bool{
-	"cilium.io/v2, Kind=CiliumLocalRedirectPolicy":  true,
-	"monitoring.coreos.com/v1, Kind=PodMonitor":     true,
-	"monitoring.coreos.com/v1, Kind=ServiceMonitor": true,
+	"cilium.io/v2, Kind=CiliumClusterwideNetworkPolicy": true,
+	"cilium.io/v2, Kind=CiliumLocalRedirectPolicy":      true,
+	"monitoring.coreos.com/v1, Kind=PodMonitor":         true,
+	"monitoring.coreos.com/v1, Kind=ServiceMonitor":     true,
+	"projectcalico.org/v3, Kind=GlobalNetworkPolicy":    true,
+	"projectcalico.org/v3, Kind=GlobalNetworkSet":       true,
 }
 
 // objects are the objects of a rendered text, by kind and name.
@@ -199,6 +202,9 @@ var variants = map[string]string{
 	"cilium with a clusterset":    "proxyMode: cilium\nmulticluster: {zones: [clusterset.local]}",
 	"kernel":                      "nodecache: {kernel: on}",
 	"kernel forced":               "nodecache: {kernel: force}",
+	"policies of Cilium":          "networkPolicy: {engine: cilium, serviceIPs: [\"fd00:96::a\"]}",
+	"autoscaling by CPU":          "clusterdns: {autoscaling: {mode: cpu, cpu: \"2\", maxReplicas: 4}}",
+	"a startup taint alone":       "nodecache: {startupTaint: not-ready, autopath: false}",
 }
 
 // everyValue sets the values that the other variants do not set.
@@ -208,9 +214,12 @@ dualStack: true
 proxyMode: nftables
 multicluster: {zones: [clusterset.local, mesh.example.com]}
 image: {pullPolicy: Always}
+networkPolicy: {engine: calico, serviceIPs: [10.96.0.10, "fd00:96::a"]}
 clusterdns:
   image: {repository: example/clusterdns, tag: v1.2.3}
   replicas: 5
+  autoscaling: {mode: nodes, minReplicas: 3, maxReplicas: 5, nodesPerReplica: 500, image: "registry.example.com/cpa:v1"}
+  customConfigMap: dns-files
   topology: true
   pods: verified
   maxConnections: 50000
@@ -219,7 +228,7 @@ clusterdns:
         errors
         forward . 10.150.0.1
     }
-  service: {clusterIP: 10.96.0.10}
+  service: {clusterIP: 10.96.0.10, trafficDistribution: PreferSameZone}
   serviceAccount: {name: dns, annotations: {example.com/a: b}}
   disruptionBudget: {maxUnavailable: 25%}
   resources: {limits: {memory: 1Gi}}
@@ -236,7 +245,9 @@ nodecache:
   image: {repository: example/nodecache, tag: v1.2.3}
   localIPs: [169.254.20.11]
   secondServiceIP: fd00:96::a
-  upstreamService: {name: cluster-dns}
+  upstreamService: {name: cluster-dns, trafficDistribution: PreferSameNode}
+  startupTaint: example.com/not-ready
+  customConfigMap: cache-files
   kubeDNSConfigMap: stubs
   followResolvConf: false
   serviceAccount: {name: cache, annotations: {example.com/a: b}}

@@ -60,6 +60,17 @@ func TestInvalidValues(t *testing.T) {
 		{"autopath without the node", "nodecache: {nodeName: false}", "nodecache.autopath needs nodecache.nodeName"},
 		{"kernel", "nodecache: {kernel: auto}", "at '/nodecache/kernel': value must be one of 'off', 'on', 'force', false, true"},
 		{"kernel with Cilium", "proxyMode: cilium\nnodecache: {kernel: on}", "nodecache.kernel is invalid with proxyMode cilium"},
+		{"traffic distribution", "clusterdns: {service: {trafficDistribution: PreferLocal}}", "at '/clusterdns/service/trafficDistribution'"},
+		{"mode of autoscaling", "clusterdns: {autoscaling: {mode: memory}}", "at '/clusterdns/autoscaling/mode'"},
+		{"one replica", "clusterdns: {autoscaling: {minReplicas: 1}}", "at '/clusterdns/autoscaling/minReplicas': minimum"},
+		{"fewer replicas at most than at least", "clusterdns: {autoscaling: {minReplicas: 5, maxReplicas: 4}}", "clusterdns.autoscaling.minReplicas 5 is more than maxReplicas 4"},
+		{"CPU time", "clusterdns: {autoscaling: {cpu: 50%}}", "at '/clusterdns/autoscaling/cpu'"},
+		{"engine of policies", "networkPolicy: {engine: flannel}", "at '/networkPolicy/engine'"},
+		{"policies without addresses", "networkPolicy: {engine: calico}", "networkPolicy.serviceIPs is empty"},
+		{"startup taint", "nodecache: {startupTaint: \"a/b/c\"}", "at '/nodecache/startupTaint'"},
+		{"startup taint of Kubernetes", "nodecache: {startupTaint: node.kubernetes.io/not-ready}", "node.kubernetes.io/not-ready is a taint of Kubernetes"},
+		{"startup taint without the node", "nodecache: {startupTaint: example.com/not-ready, nodeName: false, autopath: false}", "nodecache.startupTaint needs nodecache.nodeName"},
+		{"ConfigMap with files", "nodecache: {customConfigMap: \"\"}", "at '/nodecache/customConfigMap'"},
 		{"second address with IPVS", "proxyMode: ipvs\nnodecache: {secondServiceIP: \"fd00:96::a\"}", "nodecache.secondServiceIP is invalid with proxyMode ipvs"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

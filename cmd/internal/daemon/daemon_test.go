@@ -68,13 +68,14 @@ func TestReloadLock(t *testing.T) {
 
 func TestWithoutCaddy(t *testing.T) {
 	var out bytes.Buffer
-	w := withoutCaddy{&out}
-	for _, line := range []string{"[INFO] Reloading\n", "[ERROR] Restart failed: x\n", `{"level":"INFO","msg":"[ERROR] Restart failed: x"}` + "\n", "[ERROR] else\n"} {
+	w := &withoutCaddy{Writer: &out}
+	const none = "[WARNING] No files matching import glob pattern: "
+	for _, line := range []string{none + "a\n", none + "b\n", none + "a\n", "[INFO] Reloading\n", "[ERROR] Restart failed: x\n", `{"level":"INFO","msg":"[ERROR] Restart failed: x"}` + "\n", "[ERROR] else\n"} {
 		if n, err := fmt.Fprint(w, line); err != nil || n != len(line) {
 			t.Errorf("wrote %d of %q: %v", n, line, err)
 		}
 	}
-	if got, want := out.String(), "[INFO] Reloading\n[ERROR] else\n"; got != want {
+	if got, want := out.String(), none+"a\n"+none+"b\n[INFO] Reloading\n[ERROR] else\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

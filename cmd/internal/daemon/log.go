@@ -6,6 +6,7 @@ import (
 	"io"
 	"log"
 	"os"
+	"sync"
 
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 )
@@ -18,7 +19,7 @@ func checkLogFormat(text string) error {
 }
 
 func configureLog(format string) error {
-	output := withoutCaddy{os.Stdout}
+	output := &withoutCaddy{Writer: os.Stdout}
 	clog.SetOutput(output)
 	if format != "text" {
 		return clog.Configure(format, output)
@@ -27,15 +28,27 @@ func configureLog(format string) error {
 	return nil
 }
 
-// withoutCaddy drops caddy's log line about a failed restart. This program or the reload plugin, whichever restarted,
-// logs it too.
-type withoutCaddy struct{ io.Writer }
+// withoutCaddy drops lines that caddy logs repeatedly: about a failed restart, which this program or the reload plugin,
+// whichever restarted, logs too; and about an import pattern without files after the first line, since each check for
+// changes parses the Corefile.
+type withoutCaddy struct {
+	io.Writer
+	patterns sync.Map // texts from noFiles on that have been logged
+}
 
-var failedRestart = []byte("[ERROR] Restart failed: ")
+var (
+	failedRestart = []byte("[ERROR] Restart failed: ")
+	noFiles       = []byte("[WARNING] No files matching import glob pattern: ")
+)
 
-func (w withoutCaddy) Write(line []byte) (int, error) {
+func (w *withoutCaddy) Write(line []byte) (int, error) {
 	if bytes.Contains(line, failedRestart) {
 		return len(line), nil
+	}
+	if i := bytes.Index(line, noFiles); i >= 0 {
+		if _, logged := w.patterns.LoadOrStore(string(line[i:]), true); logged {
+			return len(line), nil
+		}
 	}
 	return w.Writer.Write(line)
 }

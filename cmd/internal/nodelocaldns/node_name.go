@@ -49,6 +49,12 @@ func (n *Node) nodeNameAndZone() (name, zone string, invalid error) {
 	return name, zone, invalid
 }
 
+// Name returns the name of this node, "" if it is unknown.
+func (n *Node) Name() string {
+	name, _, _ := n.nodeNameAndZone() // each rendering logs an invalid variable
+	return name
+}
+
 func (n *Node) checkedVariable(name string, check func(string) error) (string, error) {
 	value := n.getenv(name)
 	if err := check(value); err != nil {

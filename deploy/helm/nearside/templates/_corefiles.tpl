@@ -40,7 +40,9 @@
     loop
     reload
     loadbalance
+    import custom/*.override
 }
+import custom/*.server
 {{- with .Values.clusterdns.serverBlocks }}
 {{ . | trimSuffix "\n" }}
 {{- end }}
@@ -126,7 +128,9 @@
     {{- end }}
     forward . __PILLAR__UPSTREAM__SERVERS__
     prometheus :9253
+    import custom/*.override
 }
+import custom/*.server
 {{- with .Values.nodecache.serverBlocks }}
 {{ . | trimSuffix "\n" }}
 {{- end }}

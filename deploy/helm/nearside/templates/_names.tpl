@@ -40,3 +40,9 @@ ipFamilyPolicy: PreferDualStack
 {{- end -}}
 {{ join "," $all }}
 {{- end -}}
+
+{{/* Addresses that nodecache may have on a node, as CIDRs in a list of YAML. */}}
+{{- define "nearside.cidrs" -}}
+{{- $all := concat .Values.nodecache.localIPs .Values.networkPolicy.serviceIPs -}}
+{{- range $i, $a := $all }}{{ if $i }}, {{ end }}{{ printf "%s/%s" $a (ternary "128" "32" (contains ":" $a)) | quote }}{{ end -}}
+{{- end -}}

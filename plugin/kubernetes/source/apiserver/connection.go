@@ -166,6 +166,17 @@ func newClients(config *rest.Config, o source.Options) (c clients, err error) {
 	return c, err
 }
 
+// Core returns a client with the types of the groups core and discovery, for a program that reads other objects than those
+// of a source.
+func (c Connection) Core() (rest.Interface, error) {
+	config, err := c.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	all, err := newClients(config, source.Options{})
+	return all.core, err
+}
+
 // codecsFor returns the codecs of these types, and of the metadata types of each group.
 func codecsFor(types ...func(*apiruntime.Scheme) error) (apiruntime.NegotiatedSerializer, error) {
 	scheme := apiruntime.NewScheme()
