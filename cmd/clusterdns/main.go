@@ -2,8 +2,10 @@
 package main
 
 import (
+	"context"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"github.com/coredns/caddy"
 	_ "github.com/coredns/coredns/plugin/acl"
@@ -24,6 +26,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/view"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/metricsserver"
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
 	"github.com/nearside-dns/nearside/plugin/autopath"
 	_ "github.com/nearside-dns/nearside/plugin/kubernetes"
@@ -90,15 +93,23 @@ var directives = []string{
 	"view",
 }
 
+// metricsInterval is the time between two attempts to serve -metrics-listen-address, and two checks of its files.
+const metricsInterval = time.Minute
+
 func main() {
 	autopath.NewNodeFinder = func(c *caddy.Controller, zone string) (autopath.NodeFinder, error) { return clients.ForNode(c, zone) }
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50) // a query makes little garbage, so that memory costs more than the collector's time
 	}
+	var metrics metricsserver.Server
+	ctx, stop := context.WithCancel(context.Background())
 	d := daemon.Daemon{
 		Name:       "clusterdns",
 		Directives: directives,
 		Commands:   map[string]func([]string) int{"probe": probe.Command("clusterdns")},
+		Flags:      metrics.Flags,
+		Started:    func(func()) { go metrics.Serve(ctx, metricsInterval) },
+		Stopped:    stop,
 	}
 	os.Exit(d.Run(os.Args[1:]))
 }
