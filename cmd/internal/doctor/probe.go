@@ -260,7 +260,9 @@ func (n *node) probeHealth(ctx context.Context) []Line {
 // statusError is the status of a response other than 200.
 type statusError int
 
-func (s statusError) Error() string { return fmt.Sprintf("answered %d %s", int(s), http.StatusText(int(s))) }
+func (s statusError) Error() string {
+	return fmt.Sprintf("answered %d %s", int(s), http.StatusText(int(s)))
+}
 
 // get requests a page, passes it to a function if there is one, and returns how long the answer took. An answer other than
 // 200 is an error.
