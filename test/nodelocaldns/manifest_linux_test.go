@@ -55,8 +55,12 @@ type installation struct {
 }
 
 // filled replaces the texts of the manual's sed expressions.
-func (i installation) filled(text string) string {
+func (i installation) filled(t *testing.T, text string) string {
+	t.Helper()
 	for fill := range slices.Chunk(i.fill, 2) {
+		if !strings.Contains(text, fill[0]) {
+			t.Fatalf("%q is not in the manifest", fill[0])
+		}
 		text = strings.ReplaceAll(text, fill[0], fill[1])
 	}
 	return text
@@ -108,7 +112,7 @@ func TestManifest(t *testing.T) {
 		t.Run(i.name, func(t *testing.T) {
 			n := &node{Bed: netns.New(t), installation: i, etc: t.TempDir()}
 			file := filepath.Join(t.TempDir(), "nodelocaldns.yaml")
-			must(t, os.WriteFile(file, []byte(i.filled(string(text))), 0o600))
+			must(t, os.WriteFile(file, []byte(i.filled(t, string(text))), 0o600))
 			n.service(t, cluster, "kube-dns")
 			n.create(t, cluster, kubectl, file)
 			n.environment(t, cluster)
@@ -117,7 +121,7 @@ func TestManifest(t *testing.T) {
 			n.awaitAnswers(t)
 			n.awaitProbe(t)
 			n.awaitMetrics(t)
-			n.lookAtCorefile(t)
+			n.checkCorefile(t)
 			if code := p.Stop(t); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
@@ -342,8 +346,8 @@ func (n *node) awaitPage(t *testing.T, from *netns.Namespace, url, text string) 
 	})
 }
 
-// lookAtCorefile checks the file that is written from the template.
-func (n *node) lookAtCorefile(t *testing.T) {
+// checkCorefile checks the file that is written from the template.
+func (n *node) checkCorefile(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(n.etc, "Corefile"))
 	must(t, err)

@@ -31,6 +31,11 @@ func (s *Server) Flags(f *flag.FlagSet) {
 	s.tls.flags(f)
 }
 
+// TLS reports whether the metrics are served over TLS.
+func (s *Server) TLS() bool { return s.tls.enabled && s.enabled() }
+
+func (s *Server) enabled() bool { return s.Address != "" && s.Address != "0" }
+
 // checkAddress accepts 0, with which installations of node-local-dns disable these metrics.
 func checkAddress(text string) error {
 	if text == "0" {
@@ -42,7 +47,7 @@ func checkAddress(text string) error {
 // Serve serves /metrics until the context ends. It retries while another process has the port, which may be the one
 // that this process replaces. Two nodecaches share the port. The files of TLS are checked as often.
 func (s *Server) Serve(ctx context.Context, every time.Duration) {
-	if s.Address == "" || s.Address == "0" {
+	if !s.enabled() {
 		if s.tls.enabled {
 			clog.Warning("-tls-enabled ignored: -metrics-listen-address is not set")
 		}
