@@ -3,8 +3,10 @@
 package program
 
 import (
+	"context"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"github.com/coredns/caddy"
 	_ "github.com/coredns/coredns/plugin/acl"
@@ -25,6 +27,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/view"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/metricsserver"
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
 	"github.com/nearside-dns/nearside/plugin/autopath"
 	_ "github.com/nearside-dns/nearside/plugin/kubernetes"
@@ -91,6 +94,9 @@ var Directives = []string{
 	"view",
 }
 
+// metricsInterval is the time between two attempts to serve -metrics-listen-address, and two checks of its files.
+const metricsInterval = time.Minute
+
 // Run runs clusterdns with the arguments of the command line and these directives until it ends, and returns the exit code of
 // the process. Each directive needs a plugin that the program imports.
 func Run(args, directives []string) int {
@@ -98,10 +104,15 @@ func Run(args, directives []string) int {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50) // a query makes little garbage, so that memory costs more than the collector's time
 	}
+	var metrics metricsserver.Server
+	ctx, stop := context.WithCancel(context.Background())
 	d := daemon.Daemon{
 		Name:       "clusterdns",
 		Directives: directives,
 		Commands:   map[string]func([]string) int{"probe": probe.Command("clusterdns")},
+		Flags:      metrics.Flags,
+		Started:    func(func()) { go metrics.Serve(ctx, metricsInterval) },
+		Stopped:    stop,
 	}
 	return d.Run(args)
 }

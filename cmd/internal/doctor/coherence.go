@@ -4,10 +4,12 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -70,13 +72,18 @@ func hasLabels(m *dto.Metric, labels map[string]string) bool {
 	return true
 }
 
-// scrape reads the metrics of a program.
+// scrape reads the metrics of a program, over TLS if the endpoint has it.
 func (n *node) scrape(ctx context.Context, endpoint netip.AddrPort) (all families, err error) {
-	_, err = n.get(ctx, "http://"+endpoint.String()+"/metrics", func(body io.Reader) error {
-		parser := expfmt.NewTextParser(model.UTF8Validation)
-		all, err = parser.TextToMetricFamilies(io.LimitReader(body, maxMetrics))
-		return err
-	})
+	for _, scheme := range []string{"http", "https"} {
+		_, err = n.get(ctx, scheme+"://"+endpoint.String()+"/metrics", func(body io.Reader) error {
+			parser := expfmt.NewTextParser(model.UTF8Validation)
+			all, err = parser.TextToMetricFamilies(io.LimitReader(body, maxMetrics))
+			return err
+		})
+		if !errors.Is(err, statusError(http.StatusBadRequest)) { // with which Go answers a request without TLS
+			break
+		}
+	}
 	return all, err
 }
 

@@ -4,6 +4,9 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -101,6 +104,28 @@ nearside_kubernetes_coherence_subscriptions 240
 		t.Run(c.name, func(t *testing.T) {
 			n := machine{}.node(t)
 			if got := briefs([]Line{n.coherenceOfCluster(context.Background(), metricsServer(t, c.page))}); got != c.want {
+				t.Errorf("got\n%swant\n%s", got, c.want)
+			}
+		})
+	}
+	for _, c := range []struct {
+		name    string
+		clients tls.ClientAuthType
+		want    string
+	}{
+		{"over TLS", tls.NoClientCert, "ok | coherence of cluster DNS | live, 1 session, 240 subscriptions\n"},
+		{"over TLS with a certificate of the client", tls.RequireAnyClientCert, "certificate required | advice\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = w.Write([]byte(live)) // the doctor may have gone
+			}))
+			s.TLS = &tls.Config{ClientAuth: c.clients}
+			s.Config.ErrorLog = log.New(io.Discard, "", 0)
+			s.StartTLS()
+			defer s.Close()
+			got := briefs([]Line{machine{}.node(t).coherenceOfCluster(context.Background(), s.Listener.Addr().(*net.TCPAddr).AddrPort())})
+			if !strings.HasSuffix(got, c.want) {
 				t.Errorf("got\n%swant\n%s", got, c.want)
 			}
 		})

@@ -15,22 +15,46 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/coredns/coredns/plugin/pkg/reuseport"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nearside-dns/nearside/cmd/internal/flagvalue"
 )
 
 // Server serves the metrics of the process.
 type Server struct {
-	Address string // host:port, the host may be empty; "" serves nothing
+	Address string // host:port, the host may be empty; "" and "0" serve nothing
 	tls     tlsFiles
 }
 
-// Flags adds the flags of TLS.
-func (s *Server) Flags(f *flag.FlagSet) { s.tls.flags(f) }
+// Flags adds the flags of the address and of TLS. The address that is set is the default.
+func (s *Server) Flags(f *flag.FlagSet) {
+	f.Var(flagvalue.Text{Value: &s.Address, Check: checkAddress}, "metrics-listen-address", "address to serve all metrics on, besides those of prometheus in the Corefile")
+	s.tls.flags(f)
+}
+
+// TLS reports whether the metrics are served over TLS.
+func (s *Server) TLS() bool { return s.tls.enabled && s.enabled() }
+
+func (s *Server) enabled() bool { return s.Address != "" && s.Address != "0" }
+
+// checkAddress accepts 0, with which installations of node-local-dns disable these metrics.
+func checkAddress(text string) error {
+	if text == "0" {
+		return nil
+	}
+	return flagvalue.CheckEndpoint(text)
+}
 
 // Serve serves /metrics until the context ends. It retries while another process has the port, which may be the one
-// that this process replaces. Two nodecaches share the port.
-func (s *Server) Serve(ctx context.Context, retry time.Duration) {
-	if s.Address == "" {
+// that this process replaces. Two nodecaches share the port. The files of TLS are checked as often.
+func (s *Server) Serve(ctx context.Context, every time.Duration) {
+	if !s.enabled() {
+		if s.tls.enabled {
+			clog.Warning("-tls-enabled ignored: -metrics-listen-address is not set")
+		}
 		return
+	}
+	if s.tls.enabled {
+		go s.tls.watch(ctx, every)
 	}
 	for logged := false; ; {
 		listener, err := reuseport.Listen("tcp", s.Address)
@@ -39,13 +63,13 @@ func (s *Server) Serve(ctx context.Context, retry time.Duration) {
 			return
 		}
 		if !logged {
-			clog.Errorf("Metrics are not served on -metrics-listen-address, tried again every %s: %s", retry, err)
+			clog.Errorf("Metrics are not served on -metrics-listen-address, tried again every %s: %s", every, err)
 			logged = true
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(retry):
+		case <-time.After(every):
 		}
 	}
 }
@@ -56,6 +80,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.Handler())
+	// The timeout includes the handshake of TLS.
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: log.New(warnings{}, "", 0)}
 	context.AfterFunc(ctx, func() {
 		if err := server.Close(); err != nil {

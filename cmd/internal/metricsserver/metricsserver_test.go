@@ -1,6 +1,7 @@
 package metricsserver
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -8,14 +9,18 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"flag"
+	"fmt"
 	"io"
+	stdlog "log"
 	"math/big"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -55,92 +60,294 @@ func certify(t *testing.T, serial int64, certificate, key string) *x509.Certific
 	return parsed
 }
 
-// TestMetricsTLS serves metrics over TLS with the flags of node-local-dns: none without TLS, a renewed certificate without a
-// restart, and none to clients without a required certificate.
-func TestMetricsTLS(t *testing.T) {
-	serve := func(t *testing.T, args ...string) (address, folder string) {
-		t.Helper()
-		folder = t.TempDir()
-		certify(t, 1, filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
-		var s Server
-		f := flag.NewFlagSet("nodecache", flag.ContinueOnError)
-		s.Flags(f)
-		if err := f.Parse(append([]string{"-tls-enabled", "-tls-cert-file", filepath.Join(folder, "tls.crt"), "-tls-private-key-file", filepath.Join(folder, "tls.key")}, args...)); err != nil {
-			t.Fatal(err)
-		}
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(context.Background())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			s.serve(ctx, listener)
-		}()
-		t.Cleanup(func() {
-			stop()
-			<-ended
-		})
-		return listener.Addr().String(), folder
-	}
-	get := func(url string, trust *x509.Certificate, clients ...tls.Certificate) (string, error) {
-		pool := x509.NewCertPool()
-		if trust != nil {
-			pool.AddCert(trust)
-		}
-		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: clients}}
-		defer transport.CloseIdleConnections()
-		r, err := (&http.Client{Transport: transport, Timeout: patience}).Get(url)
-		if err != nil {
-			return "", err
-		}
-		body, err := io.ReadAll(r.Body)
-		if closeErr := r.Body.Close(); err == nil {
-			err = closeErr
-		}
-		return string(body), err
-	}
-	const metric = "go_goroutines"
+// served is a server of metrics over TLS.
+type served struct {
+	address string
+	folder  string // of tls.crt and tls.key
+	log     *output
+}
 
-	t.Run("renewed", func(t *testing.T) {
-		address, folder := serve(t)
-		for serial := range int64(3) {
-			certificate := certify(t, serial+2, filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
-			if got, err := get("https://"+address+"/metrics", certificate); err != nil || !strings.Contains(got, metric) {
-				t.Errorf("certificate %d: error %v, %d bytes", serial+2, err, len(got))
-			}
-		}
-		if got, err := get("http://"+address+"/metrics", nil); strings.Contains(got, metric) {
-			t.Errorf("without TLS: error %v, %d bytes of metrics", err, len(got))
-		}
+// output is the log of the process.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(line []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(line)
+}
+
+func (o *output) count(text string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return strings.Count(o.text.String(), text)
+}
+
+// serve serves metrics with -tls-enabled and more flags.
+func serve(t *testing.T, args ...string) *served {
+	t.Helper()
+	s := &served{folder: t.TempDir(), log: new(output)}
+	stdlog.SetOutput(s.log)
+	t.Cleanup(func() { stdlog.SetOutput(os.Stderr) })
+	s.certify(t, 1)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var server Server
+	f := flag.NewFlagSet("nodecache", flag.ContinueOnError)
+	server.Flags(f)
+	if err := f.Parse(append([]string{"-metrics-listen-address", s.address, "-tls-enabled", "-tls-cert-file", s.file("tls.crt"), "-tls-private-key-file", s.file("tls.key")}, args...)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		server.Serve(ctx, 50*time.Millisecond)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
 	})
-	t.Run("client certificates", func(t *testing.T) {
-		client := filepath.Join(t.TempDir(), "client")
-		certify(t, 9, client+".crt", client+".key")
-		pair, err := tls.LoadX509KeyPair(client+".crt", client+".key")
+	return s
+}
+
+func (s *served) file(name string) string { return filepath.Join(s.folder, name) }
+
+// certify replaces the certificate and its key.
+func (s *served) certify(t *testing.T, serial int64) *x509.Certificate {
+	t.Helper()
+	return certify(t, serial, s.file("tls.crt"), s.file("tls.key"))
+}
+
+// get reads the metrics over TLS, and returns the serial number of the certificate.
+func (s *served) get(clients ...tls.Certificate) (serial int64, err error) {
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: clients}}
+	defer transport.CloseIdleConnections()
+	r, err := (&http.Client{Transport: transport, Timeout: patience}).Get("https://" + s.address + "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	body, err := io.ReadAll(r.Body)
+	if err := errors.Join(err, r.Body.Close()); err != nil {
+		return 0, err
+	}
+	if !strings.Contains(string(body), metric) {
+		return 0, fmt.Errorf("status %s, no metric in %d bytes", r.Status, len(body))
+	}
+	return r.TLS.PeerCertificates[0].SerialNumber.Int64(), nil
+}
+
+// awaitSerial waits until the metrics are served with a certificate.
+func (s *served) awaitSerial(t *testing.T, want int64) {
+	t.Helper()
+	await(t, func() error {
+		got, err := s.get()
+		if err == nil && got != want {
+			err = fmt.Errorf("certificate %d, want %d", got, want)
+		}
+		return err
+	})
+}
+
+// awaitLog waits for a line of the log.
+func (s *served) awaitLog(t *testing.T, text string) {
+	t.Helper()
+	await(t, func() error {
+		if s.log.count(text) == 0 {
+			return fmt.Errorf("%q is not in the log", text)
+		}
+		return nil
+	})
+}
+
+func await(t *testing.T, check func() error) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// metric is one of those that every process has.
+const metric = "go_goroutines"
+
+// TestRenewal replaces the files of a server: valid ones are used, invalid ones are logged once and change nothing.
+func TestRenewal(t *testing.T) {
+	s := serve(t)
+	s.awaitSerial(t, 1)
+	s.certify(t, 2)
+	s.awaitSerial(t, 2)
+	for _, tc := range []struct {
+		name, file, text, want string
+	}{
+		{"no certificate", "tls.crt", "nothing", "failed to load X509KeyPair"},
+		{"no key", "tls.key", "", "failed to load X509KeyPair"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := s.log.count("valid again")
+			failed := s.log.count(lastValid)
+			write(t, s.file(tc.file), tc.text)
+			await(t, func() error {
+				if s.log.count(lastValid) == failed {
+					return errors.New("the log has no error")
+				}
+				return nil
+			})
+			serial, err := s.get()
+			if err != nil || serial == 0 || s.log.count(tc.want) == 0 {
+				t.Errorf("certificate %d, error %v, %q in the log: %d", serial, err, tc.want, s.log.count(tc.want))
+			}
+			s.certify(t, serial+1)
+			s.awaitSerial(t, serial+1)
+			if got := s.log.count("valid again"); got != before+1 {
+				t.Errorf("%d lines about valid files, want %d", got, before+1)
+			}
+		})
+	}
+	t.Run("removed", func(t *testing.T) {
+		serial, err := s.get()
 		if err != nil {
 			t.Fatal(err)
 		}
-		address, folder := serve(t, "-tls-client-auth-type", "RequireAndVerifyClientCert", "-tls-client-ca-file", client+".crt")
-		certificate := certify(t, 2, filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
-		if got, err := get("https://"+address+"/metrics", certificate, pair); err != nil || !strings.Contains(got, metric) {
-			t.Errorf("with a certificate: error %v, %d bytes", err, len(got))
+		if err := os.Remove(s.file("tls.key")); err != nil {
+			t.Fatal(err)
 		}
-		if got, err := get("https://"+address+"/metrics", certificate); err == nil {
-			t.Errorf("without a certificate: %d bytes", len(got))
+		s.awaitLog(t, "failed to read key_file ("+s.file("tls.key")+")")
+		if got, err := s.get(); err != nil || got != serial {
+			t.Errorf("certificate %d, error %v, want %d", got, err, serial)
 		}
 	})
-	for name, args := range map[string][]string{
-		"no key":                     {"-tls-private-key-file", "/none"},
-		"authorities without policy": {"-tls-client-ca-file", "/none"},
-		"no authorities":             {"-tls-client-ca-file", "/none", "-tls-client-auth-type", "RequireAnyClientCert"},
+}
+
+// lastValid is a part of the log line about a failed renewal.
+const lastValid = "the last valid certificate stays in use"
+
+// TestInvalidAtStart has no valid files at the start: the reason is logged, and the metrics are served once there are.
+func TestInvalidAtStart(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "key")
+	s := serve(t, "-tls-private-key-file", missing)
+	s.awaitLog(t, "Metrics are not served on -metrics-listen-address until the files of -tls-enabled are valid: failed to read key_file ("+missing+")")
+	if _, err := s.get(); err == nil {
+		t.Error("metrics without a key")
+	}
+	certify(t, 7, s.file("tls.crt"), missing)
+	s.awaitSerial(t, 7)
+}
+
+// TestWithoutTLS sends a request without TLS.
+func TestWithoutTLS(t *testing.T) {
+	s := serve(t)
+	s.awaitSerial(t, 1)
+	r, err := (&http.Client{Timeout: patience}).Get("http://" + s.address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err := errors.Join(err, r.Body.Close()); err != nil || r.StatusCode != http.StatusBadRequest || strings.Contains(string(body), metric) {
+		t.Errorf("status %s, error %v, %q", r.Status, err, body)
+	}
+}
+
+// TestClientCertificates requires certificates of clients.
+func TestClientCertificates(t *testing.T) {
+	client := filepath.Join(t.TempDir(), "client")
+	certify(t, 9, client+".crt", client+".key")
+	pair, err := tls.LoadX509KeyPair(client+".crt", client+".key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, "-tls-client-auth-type", "RequireAndVerifyClientCert", "-tls-client-ca-file", client+".crt")
+	await(t, func() error {
+		_, err := s.get(pair)
+		return err
+	})
+	if _, err := s.get(); err == nil {
+		t.Error("metrics without a certificate of the client")
+	}
+}
+
+// TestMinVersion has a client with an older version of TLS.
+func TestMinVersion(t *testing.T) {
+	s := serve(t, "-tls-min-version", "TLS13")
+	s.awaitSerial(t, 1)
+	conn, err := tls.Dial("tcp", s.address, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12})
+	if err == nil {
+		t.Errorf("version %x", conn.ConnectionState().Version)
+	}
+}
+
+// TestSilentClients has clients that begin no handshake, or do not end it, beside one that reads the metrics.
+func TestSilentClients(t *testing.T) {
+	s := serve(t)
+	s.awaitSerial(t, 1)
+	for i := range 100 {
+		conn, err := net.Dial("tcp", s.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := conn.Write([]byte("\x16\x03\x01\x02\x00")[:i%6]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.get(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestInvalidFiles has files with which no handshake succeeds.
+func TestInvalidFiles(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty")
+	write(t, empty, "")
+	for _, tc := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"no key", []string{"-tls-private-key-file", "/none"}, "failed to read key_file (/none)"},
+		{"authorities without policy", []string{"-tls-client-ca-file", "/none"}, "no such file"},
+		{"authorities that no client needs", []string{"-tls-client-ca-file", empty}, "without a Client Auth Policy"},
+		{"no authorities", []string{"-tls-client-ca-file", empty, "-tls-client-auth-type", "RequireAnyClientCert"}, empty + " has no certificate in PEM"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			address, folder := serve(t, args...)
-			certificate := certify(t, 2, filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
-			if got, err := get("https://"+address+"/metrics", certificate); err == nil {
-				t.Errorf("%d bytes", len(got))
+		t.Run(tc.name, func(t *testing.T) {
+			s := serve(t, tc.args...)
+			s.awaitLog(t, tc.want)
+			if _, err := s.get(); err == nil {
+				t.Error("the metrics are served")
+			}
+		})
+	}
+}
+
+// TestDisabled has the addresses that serve nothing.
+func TestDisabled(t *testing.T) {
+	for _, address := range []string{"", "0"} {
+		t.Run(address, func(t *testing.T) {
+			var s Server
+			f := flag.NewFlagSet("nodecache", flag.ContinueOnError)
+			s.Flags(f)
+			if err := f.Parse([]string{"-metrics-listen-address", address, "-tls-enabled"}); err != nil {
+				t.Fatal(err)
+			}
+			log := new(output)
+			stdlog.SetOutput(log)
+			defer stdlog.SetOutput(os.Stderr)
+			s.Serve(t.Context(), time.Hour) // returns
+			if got := log.count("-tls-enabled ignored: -metrics-listen-address is not set"); got != 1 {
+				t.Errorf("%d lines in the log, want 1", got)
 			}
 		})
 	}

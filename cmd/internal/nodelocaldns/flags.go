@@ -36,8 +36,8 @@ type options struct {
 	setupInterface bool
 	setupIptables  bool
 	skipTeardown   bool
-	metrics        metricsserver.Server // -metrics-listen-address
-	prometheus     string               // -prometheus-listen-address
+	metrics        *metricsserver.Server // -metrics-listen-address
+	prometheus     string                // -prometheus-listen-address
 	healthPort     string
 	base           string
 	corefile       string
@@ -58,7 +58,7 @@ func defaults() options {
 		interfaceName:  "nodelocaldns",
 		setupInterface: true,
 		setupIptables:  true,
-		metrics:        metricsserver.Server{Address: "0.0.0.0:9353"},
+		metrics:        &metricsserver.Server{Address: "0.0.0.0:9353"},
 		prometheus:     ":9253",
 		healthPort:     "8080",
 		base:           defaultBase,
@@ -80,7 +80,6 @@ func (n *Node) Flags(f *flag.FlagSet) {
 	f.Var(flagvalue.Text{Value: &o.interfaceName, Check: checkInterface}, "interfacename", "name of that interface")
 	f.BoolVar(&o.setupIptables, "setupiptables", o.setupIptables, "make the rules that keep DNS out of connection tracking, nftables or iptables")
 	f.BoolVar(&o.skipTeardown, "skipteardown", o.skipTeardown, "leave interface and rules at the end")
-	f.Var(flagvalue.Text{Value: &o.metrics.Address, Check: flagvalue.CheckEndpoint}, "metrics-listen-address", "address to serve metrics of the setup on")
 	o.metrics.Flags(f)
 	f.Var(flagvalue.Text{Value: &o.prometheus, Check: flagvalue.CheckEndpoint}, "prometheus-listen-address", "address that __PROMETHEUS__ENDPOINT__ stands for in the Corefile")
 	f.Var(flagvalue.Text{Value: &o.healthPort, Check: flagvalue.CheckPort}, "health-port", "port of the health endpoint")

@@ -62,7 +62,7 @@ func TestFlags(t *testing.T) {
 	if got, want := o.clusterset.String(), "clusterset.local,mesh.example"; got != want {
 		t.Errorf("zones %s, want %s", got, want)
 	}
-	want := options{interfaceName: "dns0", skipTeardown: true, metrics: metricsserver.Server{Address: "[::1]:9353"}, prometheus: "127.0.0.1:9253", healthPort: "8081",
+	want := options{interfaceName: "dns0", skipTeardown: true, metrics: &metricsserver.Server{Address: "[::1]:9353"}, prometheus: "127.0.0.1:9253", healthPort: "8081",
 		base: "b", corefile: "c", kubeDNS: "k", upstreamSvc: "kube-dns-upstream", interval: seconds(90 * time.Second)}
 	if got := o; !slices.Equal(got.localIPs, want.localIPs) || got.interfaceName != want.interfaceName || got.setupInterface || got.setupIptables ||
 		!got.skipTeardown || got.metrics.Address != want.metrics.Address || got.prometheus != want.prometheus || got.healthPort != want.healthPort ||
@@ -168,7 +168,7 @@ func TestFlagsOfNodeLocalDNS(t *testing.T) {
 		"interfacename":             {"nodelocaldns", "nodelocaldns0", "n.1"},
 		"syncinterval":              {"1ns", "60ns", "1.5ns", "+60ns", "1us", "1µs", "1μs", "999us", "999.999us"},
 		"initialdelay":              {"10ns", "1s", "0"},
-		"metrics-listen-address":    {"0.0.0.0:9353", ":9353", "[::]:9353", "localhost:9353", "169.254.20.10:9353"},
+		"metrics-listen-address":    {"0.0.0.0:9353", ":9353", "[::]:9353", "localhost:9353", "169.254.20.10:9353", "0"},
 		"prometheus-listen-address": {":9253", "169.254.20.10:9253", "[fd00::10]:9253"},
 		"setupiptables":             booleans,
 		"setupebtables":             booleans,

@@ -228,6 +228,26 @@ func TestBind(t *testing.T) {
 	}
 }
 
+// TestVariables has the variables in the forms of node-local-dns's manuals, and those of its proposals.
+func TestVariables(t *testing.T) {
+	for _, tc := range []struct{ name, text, localIPs, want string }{
+		{"address and port", "health __PILLAR__LOCAL__DNS__:8080", "169.254.20.10,10.96.0.10", "health 169.254.20.10:8080"},
+		{"address and port, IPv6", "health __PILLAR__LOCAL__DNS__:8080", "fd00::10,fd00::a", "health [fd00::10]:8080"},
+		{"address in brackets and port", "health [__PILLAR__LOCAL__DNS__]:8080", "fd00::10,fd00::a", "health [fd00::10]:8080"},
+		{"address in brackets and port, IPv4 first", "health [__PILLAR__LOCAL__DNS__]:8080", "169.254.20.10,fd00::10", "health 169.254.20.10:8080"},
+		{"both families", "bind __PILLAR__LOCAL__DNS__ __PILLAR__DNS__SERVER__", "169.254.20.10,fd00::10", "bind 169.254.20.10 fd00::10 \n"},
+		{"prometheus", "prometheus __PROMETHEUS__ENDPOINT__", "169.254.20.10", "prometheus :9253"},
+		{"prometheus, as proposed", "prometheus __PILLAR__PROMETHEUS__ENDPOINT__", "169.254.20.10", "prometheus :9253"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := example(t, tc.localIPs).render(daemon.Corefile{Name: "f", Text: []byte(". {\n    " + tc.text + "\n}\n")})
+			if err != nil || !strings.Contains(string(got.Text), "    "+tc.want) {
+				t.Errorf("error %v, %q is not in\n%s", err, tc.want, got.Text)
+			}
+		})
+	}
+}
+
 // TestRenderUnchanged has Corefiles without anything to replace.
 func TestRenderUnchanged(t *testing.T) {
 	for name, text := range map[string]string{

@@ -67,6 +67,7 @@ func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 	lines := strings.Split(text, "\n")
 	v.replaceInterface(lines, blocks)
 	v.reportImported(blocks)
+	v.reportPlainMetrics(blocks)
 	forward, err := v.forwardDefaults(source.Name, strings.Split(string(source.Text), "\n"), lines, stanzas(blocks))
 	if err != nil {
 		return source, err

@@ -17,11 +17,12 @@ const (
 	dnsServer       = "__PILLAR__DNS__SERVER__"
 	upstreamServers = "__PILLAR__UPSTREAM__SERVERS__"
 	prometheusAddr  = "__PROMETHEUS__ENDPOINT__"
+	prometheusOld   = "__PILLAR__PROMETHEUS__ENDPOINT__" // its name before node-local-dns released it
 )
 
 var (
 	variable     = regexp.MustCompile(`__(PILLAR|PROMETHEUS)__[A-Z]+(__?[A-Z]+)*__`)
-	localDNSPort = regexp.MustCompile(localDNS + `:([0-9]+)`)
+	localDNSPort = regexp.MustCompile(`\[?` + localDNS + `\]?:[0-9]+`) // the manual of node-local-dns has brackets for IPv6
 )
 
 // check returns an error if a variable of a text, except in a comment, has no value.
@@ -54,7 +55,7 @@ func (v values) substitute(name, text string) (string, error) {
 		// An address with a port, as in the stock health directive, is the first of several.
 		first := v.localIPs[0].String()
 		text = localDNSPort.ReplaceAllStringFunc(text, func(found string) string {
-			return net.JoinHostPort(first, found[len(localDNS)+1:])
+			return net.JoinHostPort(first, found[strings.LastIndexByte(found, ':')+1:])
 		})
 	}
 	return variable.ReplaceAllStringFunc(text, func(found string) string {
@@ -76,7 +77,7 @@ func (v values) value(variable string) string {
 			return strings.Join(v.kubeDNS.Upstreams, " ")
 		}
 		return v.resolvConf
-	case prometheusAddr:
+	case prometheusAddr, prometheusOld:
 		return v.prometheus
 	}
 	return "" // dnsServer: localDNS has all addresses
@@ -98,7 +99,7 @@ func (v values) usable(variable string) error {
 		if len(v.localIPs) == 0 {
 			return fmt.Errorf("%s is the value of -localip, which is not set", variable)
 		}
-	case prometheusAddr:
+	case prometheusAddr, prometheusOld:
 		if v.prometheus == "" {
 			return fmt.Errorf("%s is the value of -prometheus-listen-address, which is empty", variable)
 		}
