@@ -82,9 +82,7 @@ func newNames(c *config, clusterZones, searchDomains []string) *names {
 	}
 	if slices.Contains(own, ".") {
 		n.single = newLeak(leakSingle, ".")
-		clusterZones = append(slices.Clone(defaultClusterZones), clusterZones...)
-		n.addCluster(clusterZones)
-		n.addSearch(searchDomains, clusterZones)
+		n.addSearch(searchDomains, n.addCluster(append(slices.Clone(defaultClusterZones), clusterZones...)))
 	}
 	for _, zone := range own {
 		n.root.at(zone).own = zone != "."
@@ -92,14 +90,17 @@ func newNames(c *config, clusterZones, searchDomains []string) *names {
 	return n
 }
 
-func (n *names) addCluster(zones []string) {
+// addCluster adds the cluster zones among the zones of plugins. Kubernetes has reverse zones as well.
+func (n *names) addCluster(zones []string) (added []string) {
 	for _, zone := range zones {
-		if zone == "." || searchlist.InZone(zone, "arpa.") { // kubernetes has reverse zones as well
+		if zone == "." || searchlist.InZone(zone, "arpa.") {
 			continue
 		}
 		s := n.root.at(zone)
 		s.cluster, s.leak, s.search = true, newLeak(leakCluster, zone), newLeak(leakSearch, zone)
+		added = append(added, zone)
 	}
+	return added
 }
 
 // addSearch adds search domains, except those in cluster zones, as in the resolv.conf of a pod.
