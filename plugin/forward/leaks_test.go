@@ -44,7 +44,9 @@ func text(l *leak, local *localZone) (text string) {
 }
 
 // stanzaIn returns the configuration of a stanza in a server block.
-func stanzaIn(from string, blockZones ...string) *config { return &config{from: from, blockZones: blockZones} }
+func stanzaIn(from string, blockZones ...string) *config {
+	return &config{from: from, blockZones: blockZones}
+}
 
 func TestNames(t *testing.T) {
 	root := newNames(stanzaIn(".", "."), []string{"k8s.example.", "in-addr.arpa.", "ip6.arpa."}, []string{"ec2.internal.", "corp.example.", "default.svc.cluster.local.", "k8s.example.", "."})
