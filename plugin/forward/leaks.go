@@ -198,9 +198,9 @@ func lowerLabel(name []byte, at uint8, buf *[maxLabel]byte) []byte {
 	return lower
 }
 
-// of returns the series that counts the queries for a name of this type, nil for names that may leave; and the local zone that
+// classify returns the series that counts the queries for a name of this type, nil for names that may leave; and the local zone that
 // has the name, nil without one. The name is in wire form, in any case; bytes behind it are ignored.
-func (n *names) of(name []byte, qtype uint16) (l *leak, local *localZone) {
+func (n *names) classify(name []byte, qtype uint16) (l *leak, local *localZone) {
 	var buf [maxLabels]uint8
 	labels := offsetsOf(name, &buf)
 	var lower [maxLabel]byte
@@ -238,7 +238,7 @@ func (x *exchange) countLeak() {
 	}
 	name := x.plain[headerLen:]
 	end := nameEnd(x.plain, headerLen)
-	if l, _ := x.f.names.of(name, binary.BigEndian.Uint16(x.plain[end:])); l != nil {
+	if l, _ := x.f.names.classify(name, binary.BigEndian.Uint16(x.plain[end:])); l != nil {
 		l.inc()
 	}
 }

@@ -23,13 +23,13 @@ func wireOf(t testing.TB, name string) []byte {
 	return append(wire, 0, 1, 0, 1)
 }
 
-// classify returns type and zone of a leak, and the local zone, as "search ec2.internal." or "special_use local., local local.".
-func (n *names) classify(t testing.TB, name string, qtype uint16) string {
+// textOf returns type and zone of a leak, and the local zone, as "search ec2.internal." or "special_use local., local local.".
+func (n *names) textOf(t testing.TB, name string, qtype uint16) string {
 	t.Helper()
 	if n == nil {
 		return ""
 	}
-	l, local := n.of(wireOf(t, name), qtype)
+	l, local := n.classify(wireOf(t, name), qtype)
 	return text(l, local)
 }
 
@@ -129,7 +129,7 @@ func TestNames(t *testing.T) {
 		{"www.alt.", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := root.classify(t, tt.name, dns.TypeA); got != tt.want {
+			if got := root.textOf(t, tt.name, dns.TypeA); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
@@ -144,7 +144,7 @@ func TestNames(t *testing.T) {
 			{"a.local.", "special_use local., local local.", dns.TypeDS},
 			{"local.", "special_use local., local local.", dns.TypeNS},
 		} {
-			if got := root.classify(t, tt.name, tt.qtype); got != tt.want {
+			if got := root.textOf(t, tt.name, tt.qtype); got != tt.want {
 				t.Errorf("%s %s: %q, want %q", tt.name, dns.TypeToString[tt.qtype], got, tt.want)
 			}
 		}
@@ -193,7 +193,7 @@ func TestNames_Stanzas(t *testing.T) {
 		"disjoint":                           {config{from: "a.example.", blockZones: []string{"b.example."}}, reverse, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := newNames(&tt.config, nil, []string{"corp.example."}).classify(t, tt.query, dns.TypeA); got != tt.want {
+			if got := newNames(&tt.config, nil, []string{"corp.example."}).textOf(t, tt.query, dns.TypeA); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
@@ -261,7 +261,7 @@ func before(name, zone string) []string {
 	return labels[:len(labels)-dns.CountLabel(zone)]
 }
 
-func (m slowNames) of(name string, qtype uint16) string {
+func (m slowNames) classify(name string, qtype uint16) string {
 	name = strings.ToLower(name)
 	var localNames []string
 	byName := map[string]*localZone{}
@@ -368,7 +368,7 @@ func TestNames_Model(t *testing.T) {
 		fast, slow := newNames(&c, cluster, search), newSlowNames(&c, cluster, search)
 		for range 300 {
 			name, qtype := randomName(r, 6), types[r.IntN(len(types))]
-			if got, want := fast.classify(t, name, qtype), slow.of(name, qtype); got != want {
+			if got, want := fast.textOf(t, name, qtype), slow.classify(name, qtype); got != want {
 				t.Fatalf("%s %s: %q, want %q; stanza %+v, cluster zones %q, search domains %q", name, dns.TypeToString[qtype], got, want, c, cluster, search)
 			}
 		}
@@ -390,13 +390,13 @@ func FuzzNames(f *testing.F) {
 			return
 		}
 		sent := slices.Clone(m)
-		l, local := fast.of(m[headerLen:], qtype)
+		l, local := fast.classify(m[headerLen:], qtype)
 		text1 := text(l, local)
 		presentation, _, err := dns.UnpackDomainName(m, headerLen)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := slow.of(presentation, qtype); text1 != want || !slices.Equal(m, sent) {
+		if want := slow.classify(presentation, qtype); text1 != want || !slices.Equal(m, sent) {
 			t.Errorf("%s: %q, want %q", presentation, text1, want)
 		}
 	})
@@ -408,7 +408,7 @@ func TestNames_Allocs(t *testing.T) {
 	for _, name := range []string{"www.example.com.", "www.example.com.ec2.internal.", "5.0.0.10.in-addr.arpa.", "web.default.svc.cluster.local."} {
 		wire := wireOf(t, name)
 		count := func() {
-			if l, _ := n.of(wire, dns.TypeA); l != nil {
+			if l, _ := n.classify(wire, dns.TypeA); l != nil {
 				l.inc()
 			}
 		}
@@ -427,7 +427,7 @@ func BenchmarkNames(b *testing.B) {
 			wire := wireOf(b, name)
 			b.ReportAllocs()
 			for b.Loop() {
-				n.of(wire, dns.TypeA)
+				n.classify(wire, dns.TypeA)
 			}
 		})
 	}

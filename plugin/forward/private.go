@@ -72,7 +72,7 @@ func (f *Forward) localZone(name []byte, qtype uint16) *localZone {
 	if f.private == forwardPrivate || f.names == nil {
 		return nil
 	}
-	_, local := f.names.of(name, qtype)
+	_, local := f.names.classify(name, qtype)
 	return local
 }
 
