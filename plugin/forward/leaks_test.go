@@ -9,6 +9,7 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/test/property"
 )
@@ -213,6 +214,24 @@ func TestParse_Block(t *testing.T) {
 	}
 }
 
+// TestParse_ClusterDNS takes from the facts of the node that the upstreams are cluster DNS: no name leaks, and private_names is an
+// error.
+func TestParse_ClusterDNS(t *testing.T) {
+	t.Cleanup(func() { nodefacts.Set(nodefacts.Facts{}) })
+	nodefacts.Set(nodefacts.Facts{Corefile: "Testfile", Forward: map[int]nodefacts.Forward{1: {ClusterDNS: true}}})
+	all, err := parse(caddy.NewTestController("dns", "forward . 192.0.2.1\nforward . 192.0.2.2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if newNames(&all[0], nil, nil) != nil || newNames(&all[1], nil, nil) == nil {
+		t.Errorf("stanzas %+v, want cluster DNS as the upstream of the first alone", all)
+	}
+	_, err = parse(caddy.NewTestController("dns", "forward . 192.0.2.1 {\nprivate_names nxdomain\n}"))
+	if err == nil || !strings.Contains(err.Error(), "Testfile:2 - Error during parsing: invalid private_names: the upstreams are cluster DNS") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // TestSearchDomains reads the search domains of the files in TO.
 func TestSearchDomains(t *testing.T) {
 	one := resolvConf(t, "nameserver 192.0.2.1\nsearch EC2.internal a..b corp.example.\n")
@@ -358,7 +377,7 @@ var types = []uint16{dns.TypeA, dns.TypeA, dns.TypePTR, dns.TypeNS, dns.TypeDS, 
 
 // TestNames_Model compares names with the model, for random stanzas and names.
 func TestNames_Model(t *testing.T) {
-	property.Seeds(t, 1, 300, func(t *testing.T, seed uint64) {
+	property.Seeds(t, 1, 100, func(t *testing.T, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		c := config{from: ".", blockZones: append(randomZones(r, 2), ".")}
 		if r.IntN(3) == 0 {
@@ -366,7 +385,7 @@ func TestNames_Model(t *testing.T) {
 		}
 		cluster, search := randomZones(r, 2), append(randomZones(r, 2), "ec2.internal.")
 		fast, slow := newNames(&c, cluster, search), newSlowNames(&c, cluster, search)
-		for range 300 {
+		for range 200 {
 			name, qtype := randomName(r, 6), types[r.IntN(len(types))]
 			if got, want := fast.textOf(t, name, qtype), slow.classify(name, qtype); got != want {
 				t.Fatalf("%s %s: %q, want %q; stanza %+v, cluster zones %q, search domains %q", name, dns.TypeToString[qtype], got, want, c, cluster, search)

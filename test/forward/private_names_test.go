@@ -199,7 +199,7 @@ func TestPrivateNames_Kubernetes(t *testing.T) {
 		t.Run(option, func(t *testing.T) {
 			t.Parallel()
 			o := newOutside(t)
-			s := startProgram(t, "clusterdns", rootBlock("kubernetes cluster.local in-addr.arpa ip6.arpa {", "    manifests "+demo, "    pods verified", "    fallthrough", "}",
+			s := startProgram(t, "clusterdns", rootBlock("kubernetes cluster.local k8s.example in-addr.arpa ip6.arpa {", "    manifests "+demo, "    pods verified", "    fallthrough", "}",
 				"cache 30", forward(o.address, "private_names "+option)))
 			within(t, bounded, "the cluster is known", func() bool {
 				return len(ask(t, "udp", s.Addr, "kubernetes.default.svc.cluster.local.", dns.TypeA).Answer) == 1
@@ -232,6 +232,11 @@ func TestPrivateNames_Kubernetes(t *testing.T) {
 			}
 			if option == "forward" && all.Sum(leaks, "type", "cluster", "zone", "cluster.local.") == 0 {
 				t.Errorf("no leak of the cluster zone:\n%s", like(all, leaks))
+			}
+			// A zone of kubernetes that is no special-use name is forwarded, and counted.
+			ask(t, "udp", s.Addr, "missing.default.svc.k8s.example.", dns.TypeA)
+			if got := s.scrape(t).Sum(leaks, "type", "cluster", "zone", "k8s.example."); got != 1 {
+				t.Errorf("%v leaks of the zone of kubernetes, want 1", got)
 			}
 		})
 	}
