@@ -15,9 +15,10 @@ type Facts struct {
 
 // Forward are the defaults of one forward directive.
 type Forward struct {
-	Servers []string // upstreams instead of those in the Corefile, where that names a resolv.conf; nil: as in the Corefile
-	TCP     bool     // query over TCP, and over UDP where TCP fails, unless an option or an upstream chooses the transport
-	Caller  bool     // send node and zone with each query, unless the option caller does
+	Servers    []string // upstreams instead of those in the Corefile, where that names a resolv.conf; nil: as in the Corefile
+	TCP        bool     // query over TCP, and over UDP where TCP fails, unless an option or an upstream chooses the transport
+	Caller     bool     // send node and zone with each query, unless the option caller does
+	ClusterDNS bool     // all upstreams are cluster DNS
 }
 
 var current atomic.Pointer[Facts]

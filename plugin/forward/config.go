@@ -15,6 +15,10 @@ type config struct {
 	except []string          // zones below it whose queries are not forwarded, normalized
 	to     []target          // in the order of the Corefile
 
+	blockZones   []string // of the server block, normalized; none in tests
+	toClusterDNS bool     // the upstreams are cluster DNS: no name leaks
+	private      privateNames
+
 	forceTCP    bool
 	preferUDP   bool
 	fallbackUDP bool // query over UDP where TCP fails

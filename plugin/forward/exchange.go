@@ -131,6 +131,7 @@ func (x *exchange) run(b *batch.Batch) {
 	if len(x.all) == 0 {
 		x.err, x.last, x.ended = errNone, true, true
 	} else {
+		x.countLeak()
 		x.order = doubtedLast(x.f.policy.appendOrder(x.order[:0], x.all))
 		x.batch = b
 		x.try(x.started)

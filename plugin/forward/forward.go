@@ -38,6 +38,7 @@ type Forward struct {
 	config
 	zone       zone   // from
 	excepted   []zone // except
+	names      *names // that should not be forwarded; nil for upstreams that may have all
 	upstreams  atomic.Pointer[[]*upstream]
 	concurrent atomic.Int64
 	before     []*Forward // earlier stanzas of the server block
@@ -50,7 +51,7 @@ type Forward struct {
 
 // newForward returns the handler of a stanza, without upstreams.
 func newForward(c config) *Forward {
-	f := &Forward{config: c, zone: newZone(c.from)}
+	f := &Forward{config: c, zone: newZone(c.from), names: newNames(&c, nil, nil)}
 	for _, name := range c.except {
 		f.excepted = append(f.excepted, newZone(name))
 	}
@@ -103,6 +104,10 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	if !f.matches(state.Name()) {
 		return plugin.NextOrFailure(f.Name(), f.Next, ctx, w, r)
 	}
+	if z := f.localZoneOf(r); z != nil {
+		write(w, z.reply(r, f.private))
+		return dns.RcodeSuccess, nil
+	}
 	if err := f.admit(); err != nil {
 		return dns.RcodeRefused, err
 	}
@@ -118,12 +123,17 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 		return plugin.NextOrFailure(f.Name(), f.Next, withoutVoucher(ctx), w, r)
 	}
 	setVoucher(ctx, r, reply.voucher)
-	write := w.WriteMsg
-	if t, ok := w.(taker); ok {
-		write = t.TakeMsg
-	}
-	_ = write(reply.Msg) // the client is gone, or the writer counts the error
+	write(w, reply.Msg)
 	return dns.RcodeSuccess, nil
+}
+
+// write writes a reply, which it does not use again.
+func write(w dns.ResponseWriter, reply *dns.Msg) {
+	writeMsg := w.WriteMsg
+	if t, ok := w.(taker); ok {
+		writeMsg = t.TakeMsg
+	}
+	_ = writeMsg(reply) // the client is gone, or the writer counts the error
 }
 
 // admit counts a query in progress, or returns an error above max_concurrent.

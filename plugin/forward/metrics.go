@@ -95,6 +95,10 @@ var (
 		Namespace: namespace, Subsystem: pluginName, Name: "dropped_answers_total",
 		Help: "Counter of answers that do not match the query: with another id, question, or case of the name, malformed, or received before the query was sent.",
 	}, []string{"to", "proto", "reason"})
+	leaks = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: pluginName, Name: "leaks_total",
+		Help: "Counter of queries forwarded to outside resolvers with names that should not leave the cluster.",
+	}, []string{"type", "zone"})
 	packets = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "packets_total",
 		Help: "Counter of datagrams and segments to and from an upstream.",

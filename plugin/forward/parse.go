@@ -64,6 +64,7 @@ func defaults(at corefile.Position) config {
 func parse(c *caddy.Controller) (all []config, err error) {
 	for c.Next() {
 		s := stanza{config: defaults(corefile.At(c)), root: dnsserver.GetConfig(c).Root}
+		s.blockZones = append(s.blockZones, plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)...)
 		if err := s.parse(c); err != nil {
 			return nil, err
 		}
@@ -110,6 +111,9 @@ func (s *stanza) parse(c *caddy.Controller) error {
 		return err
 	}
 	s.forceTCP = s.forceTCP || s.coherent // sessions are on TCP connections
+	if s.toClusterDNS = s.toClusterDNS || s.caller != nil || s.coherent; s.toClusterDNS && s.private != forwardPrivate {
+		return s.seen["private_names"].Errorf("invalid private_names: the upstreams are cluster DNS: want upstreams outside of the cluster")
+	}
 	return nil
 }
 
@@ -123,6 +127,7 @@ func (s *stanza) useNodeFacts(to []string) []string {
 	if defaults.TCP && !s.choosesTransport(to) {
 		s.forceTCP, s.fallbackUDP = true, true
 	}
+	s.toClusterDNS = defaults.ClusterDNS
 	if defaults.Caller && s.caller == nil {
 		s.caller, _ = newCaller(facts.Node, facts.Zone) // nodecache checks both at start
 	}
@@ -190,6 +195,7 @@ var options = corefile.Options[*stanza]{
 	"max_connect_attempts":             {Min: 1, Max: 1, Shared: true, Form: numberForm, Parse: parseAttempts},
 	"max_concurrent":                   {Min: 1, Max: 1, Shared: true, Form: numberForm, Parse: between(0, math.MaxInt, func(s *stanza) *int { return &s.maxConcurrent })},
 	"health_check":                     {Min: 1, Max: -1, Form: "a duration, and optionally no_rec and a name: DURATION [no_rec] [domain FQDN]", Parse: parseHealthCheck},
+	"private_names":                    {Min: 1, Max: 1, Once: true, Shared: true, Form: "refuse, nxdomain or forward", Parse: parsePrivate},
 	"policy":                           {Min: 1, Max: 1, Shared: true, Form: "random, round_robin or sequential", Parse: parsePolicy},
 	"next":                             {Min: 1, Max: -1, Form: rcodeForm, Parse: parseNext},
 	"next_on_nodata":                   {Form: noForm, Parse: func(s *stanza, _ []string) error { s.nextOnNodata = true; return nil }},
@@ -316,6 +322,15 @@ func parseHealthCheck(s *stanza, args []string) error {
 			return fmt.Errorf("%q: unexpected argument", rest[0])
 		}
 	}
+	return nil
+}
+
+func parsePrivate(s *stanza, args []string) error {
+	p, ok := map[string]privateNames{"forward": forwardPrivate, "refuse": refusePrivate, "nxdomain": denyPrivate}[args[0]]
+	if !ok {
+		return fmt.Errorf("%q", args[0])
+	}
+	s.private = p
 	return nil
 }
 

@@ -74,7 +74,7 @@ func (n *neighbour) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 var neighbours []*neighbour
 
 var registerNeighbours = sync.OnceFunc(func() {
-	for _, name := range []string{"log", "hosts"} {
+	for _, name := range []string{"errors", "hosts"} {
 		plugin.Register(name, func(c *caddy.Controller) error {
 			dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 				n := &neighbour{name, next}
@@ -90,7 +90,7 @@ var registerNeighbours = sync.OnceFunc(func() {
 func TestSetup_Shared(t *testing.T) {
 	registerNeighbours()
 	caddy.Quiet, dnsserver.Quiet = true, true
-	for name, want := range map[string]bool{"log": false, "hosts": true} {
+	for name, want := range map[string]bool{"errors": false, "hosts": true} {
 		neighbours = nil
 		text := "cluster.local:0 {\n" + name + "\nforward . 192.0.2.1\n}\n"
 		inst, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"})

@@ -32,6 +32,7 @@ func setup(c *caddy.Controller) error {
 	reload.Follow(c, reload.Owner{
 		Start: func() error {
 			b.setShared(serverblock.IsShared(dnsserver.GetConfig(c)))
+			b.setNames(dnsserver.GetConfig(c).Handlers())
 			return b.start()
 		},
 		Stop: func(reload.End) error { return b.stop() },
@@ -67,6 +68,20 @@ func newBlock(configs []config) *block {
 func (b *block) setShared(shared bool) {
 	for _, f := range b.stanzas {
 		f.shared = shared
+	}
+}
+
+// setNames sets the names that are leaks. Zones of plugins such as kubernetes are cluster zones: names in them get here if the
+// plugin passes them on.
+func (b *block) setNames(handlers []plugin.Handler) {
+	var zones []string
+	for _, h := range handlers {
+		if owner, ok := h.(serverblock.ZoneOwner); ok {
+			zones = append(zones, owner.OwnZones()...)
+		}
+	}
+	for _, f := range b.stanzas {
+		f.names = newNames(&f.config, zones, f.readSearchDomains())
 	}
 }
 

@@ -26,7 +26,7 @@ type wireQuery struct {
 func (f *Forward) Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r serverblock.Receiver) bool {
 	name := packed[headerLen : headerLen+q.NameLen]
 	first, tail := f.stanzaFor(name)
-	if first == nil || isTransfer(q.Type) || first.mayLeave(name) && tail != nil {
+	if first == nil || isTransfer(q.Type) || first.mayLeave(name) && tail != nil || first.mayAnswer(name, q.Type) {
 		return false
 	}
 	first.exchange(b, q, packed, tcp, r)
@@ -71,12 +71,28 @@ func (f *Forward) stanzaFor(name []byte) (first *Forward, tail plugin.Handler) {
 // mayLeave reports whether a query for a name may be passed on to the handler behind the last stanza, by the options next
 // and next_on_nodata of this stanza and those after it.
 func (f *Forward) mayLeave(name []byte) bool {
+	next, passes := f.passesTo(name)
+	return passes && (next == nil || next.mayLeave(name))
+}
+
+// mayAnswer reports whether this stanza, or one that may get the query from it, answers a private name itself.
+func (f *Forward) mayAnswer(name []byte, qtype uint16) bool {
+	if f.localZone(name, qtype) != nil {
+		return true
+	}
+	next, _ := f.passesTo(name)
+	return next != nil && next.mayAnswer(name, qtype)
+}
+
+// passesTo reports whether a query for a name may be passed on by the options next and next_on_nodata, and returns the stanza that
+// gets it, nil for the handler behind the last stanza.
+func (f *Forward) passesTo(name []byte) (first *Forward, passes bool) {
 	next, ok := f.Next.(*Forward)
 	if !ok || len(f.next) == 0 && !f.nextOnNodata {
-		return false
+		return nil, false
 	}
-	first, _ := next.stanzaFor(name)
-	return first == nil || first.mayLeave(name)
+	first, _ = next.stanzaFor(name)
+	return first, true
 }
 
 // matchesWire is matches for a name in wire form, in any case.

@@ -50,25 +50,30 @@ type server struct {
 // forwarded.
 func start(t *testing.T, blocks ...string) *server {
 	t.Helper()
+	return startProgram(t, "nodecache", append(blocks, ".:PORT {\n    whoami\n}\n")...)
+}
+
+// startProgram starts a program with server blocks, and waits until it answers.
+func startProgram(t *testing.T, program string, blocks ...string) *server {
+	t.Helper()
 	s := &server{metrics: "127.0.0.1:" + strconv.Itoa(daemon.FreePort(t))}
-	all := strings.Join(append(blocks, ".:PORT {\n    whoami\n}\n"), "")
-	s.Process = daemon.Start(t, daemon.Program(t, "nodecache"), strings.ReplaceAll(all, "METRICS", s.metrics))
+	s.Process = daemon.Start(t, daemon.Program(t, program), strings.ReplaceAll(strings.Join(blocks, ""), "METRICS", s.metrics))
 	t.Cleanup(func() { s.wantHealthy(t) })
 	return s
 }
 
-// wantHealthy fails the test if nodecache has ended, recovered from a panic, or had a data race.
+// wantHealthy fails the test if the program has ended, recovered from a panic, or had a data race.
 func (s *server) wantHealthy(t *testing.T) {
 	t.Helper()
 	if _, err := s.Wait(0); err == nil {
-		t.Error("nodecache has ended")
+		t.Error("the program has ended")
 		return
 	}
 	if got := s.scrape(t).Sum(panics); got > 0 {
 		t.Errorf("%v panics", got)
 	}
 	if strings.Contains(s.Output(), "DATA RACE") {
-		t.Error("data race in nodecache")
+		t.Error("data race")
 	}
 }
 

@@ -137,6 +137,7 @@ func (v values) forwardDefaults(name string, template, lines []string, all []sta
 		if len(servers) == 0 {
 			servers = []string{noServer}
 		}
+		d.ClusterDNS = v.isAllClusterDNS(servers)
 		d.Caller = v.sendsCaller(name, s, servers)
 		if !slices.Equal(servers, s.to) {
 			d.Servers = servers
@@ -165,8 +166,7 @@ func (v values) expand(to []string) (servers []string, err error) {
 // sendsCaller reports whether the name of the node is sent with the queries of a stanza: all its servers are cluster DNS,
 // and it forwards only zones of the cluster. The option caller of the Corefile has precedence.
 func (v values) sendsCaller(name string, s stanza, servers []string) bool {
-	isOther := func(server string) bool { return !v.isClusterDNS(server) }
-	if v.node == "" || s.options[optionCaller] > 0 || slices.ContainsFunc(servers, isOther) {
+	if v.node == "" || s.options[optionCaller] > 0 || !v.isAllClusterDNS(servers) {
 		return false
 	}
 	i := slices.IndexFunc(s.zones, mayLeave)
@@ -220,6 +220,11 @@ func (v values) reportImported(blocks []caddyfile.ServerBlock) {
 func isFile(to string) bool {
 	scheme, host := parse.Transport(to)
 	return scheme == transport.DNS && host == to && strings.Contains(to, "/")
+}
+
+// isAllClusterDNS reports whether all servers of a stanza are cluster DNS.
+func (v values) isAllClusterDNS(servers []string) bool {
+	return !slices.ContainsFunc(servers, func(server string) bool { return !v.isClusterDNS(server) })
 }
 
 // isClusterDNS reports whether a server is cluster DNS, which accepts TCP.

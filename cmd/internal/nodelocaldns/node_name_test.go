@@ -71,7 +71,7 @@ func TestNodeName(t *testing.T) {
 			if err != nil || string(got.Text) != strings.Replace(text, clusterDNS, "10.96.0.11", 1) {
 				t.Fatalf("error %v, rendered was\n%s", err, got.Text)
 			}
-			want := nodefacts.Forward{TCP: true, Caller: tc.want != ""}
+			want := nodefacts.Forward{TCP: true, Caller: tc.want != "", ClusterDNS: true}
 			if f := got.Facts; f.Corefile != "f" || f.Node != tc.want || len(f.Forward) != 1 || !reflect.DeepEqual(f.Forward[2], want) {
 				t.Errorf("facts %+v", got.Facts)
 			}
