@@ -26,6 +26,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
 	"github.com/nearside-dns/nearside/plugin/autopath"
+	_ "github.com/nearside-dns/nearside/plugin/k8s_external"
 	_ "github.com/nearside-dns/nearside/plugin/kubernetes"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/clients"
 	_ "github.com/nearside-dns/nearside/plugin/multicluster"
@@ -76,6 +77,7 @@ var directives = []string{
 	"template",
 	"transfer",
 	"hosts",
+	"k8s_external",
 	"kubernetes",
 	"multicluster",
 	"file",
