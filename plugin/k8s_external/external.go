@@ -124,7 +124,7 @@ func (e *External) find(q *query, name string) (f result) {
 		return result{own: true, fixed: true}
 	case q.base == server:
 		return result{own: true, isServer: true}
-	case strings.HasSuffix(q.base, "."+e.apex):
+	case e.isOwn(q.base):
 		return result{own: true, fixed: true, rcode: dns.RcodeNameError}
 	case dnsutil.IsReverse(name) > 0:
 		f.services = e.services.At(name, q.validity)
@@ -137,6 +137,11 @@ func (e *External) find(q *query, name string) (f result) {
 		f.exist(ok)
 	}
 	return f
+}
+
+// isOwn reports whether a name without its zone is one of the zone's server: no Service has it.
+func (e *External) isOwn(base string) bool {
+	return base == e.apex || strings.HasSuffix(base, "."+e.apex)
 }
 
 func (f *result) exist(does bool) {

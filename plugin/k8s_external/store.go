@@ -25,10 +25,13 @@ func (e *External) store(q *query, m *dns.Msg, inFront *answers.Properties) {
 	if q.validity == nil || q.untracked {
 		return
 	}
-	p := answers.Properties{Validity: *q.validity, Foreign: q.foreign, AnyCase: true}
+	p := answers.Properties{Validity: *q.validity, Foreign: q.foreign}
 	if q.foreign {
 		p.Until(answers.Now() + lifetime(m))
 	}
+	// Names in the reply are in lower case, and a stored answer has those that are the question's in the case of the query: the glue
+	// of a Service's SRV records, and the owner of the zone's SOA record.
+	p.AnyCase = q.qtype != dns.TypeSRV && q.base != ""
 	if len(m.Answer) == 0 && !e.signed {
 		p.Serial = e.services
 	}

@@ -64,6 +64,9 @@ func (e *External) transferAddresses(zone string, out chan<- []dns.RR) {
 
 func (e *External) transferServices(zone string, out chan<- []dns.RR) {
 	for _, n := range e.services.All() {
+		if base := n.Service + "." + n.Namespace; e.isOwn(base) {
+			continue
+		}
 		targets, _ := e.services.Find(n, e.headless, nil)
 		service := serviceName(n, zone)
 		out <- e.transferName(service, service, targets, dns.TypeA, dns.TypeAAAA, dns.TypeSRV)
