@@ -46,7 +46,7 @@ func init() {
 // TestStart starts a server with the plugin.
 func TestStart(t *testing.T) {
 	services := newCluster()
-	of := func(k plugin.Handler) func(plugin.Handler) plugin.Handler {
+	adding := func(k plugin.Handler) func(plugin.Handler) plugin.Handler {
 		return func(plugin.Handler) plugin.Handler { return k }
 	}
 	for _, tc := range []struct {
@@ -63,7 +63,7 @@ func TestStart(t *testing.T) {
 		{name: "an invalid block", corefile: ".:0 {\nk8s_external example.org {\nttl x\n}\nkubernetes\n}", kubernetes: fakeKubernetes{services: services}, err: `plugin/k8s_external: Corefile:3 - Error during parsing: invalid ttl "x"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			nextKubernetes, started = of(tc.kubernetes), nil
+			nextKubernetes, started = adding(tc.kubernetes), nil
 			instance, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(tc.corefile), ServerTypeName: "dns"})
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) {

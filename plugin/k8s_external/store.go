@@ -73,7 +73,7 @@ func (e *External) next(q *query, inFront *answers.Properties) (int, error) {
 		p.Join(q.validity)
 	}
 	if p.Foreign && p.Expires == 0 && p.Voucher == nil {
-		p.Until(answers.Now()) // without a cache, nothing tells when its TTL ends
+		p.Until(answers.Now()) // a cache knows when its TTL ends, and nothing else does
 	}
 	*inFront = p
 	return code, err

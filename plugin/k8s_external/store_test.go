@@ -93,7 +93,7 @@ func TestNotStored(t *testing.T) {
 	}
 }
 
-// TestProperties asserts what a cache in front is told about the validity of answers.
+// TestProperties asserts the validity of answers that a cache in front receives.
 func TestProperties(t *testing.T) {
 	byCluster := answers.Properties{}
 	byCluster.DependOn(new(generation))

@@ -75,8 +75,8 @@ var explanations = []explained{
 	{"CoreDNS uses the TTL of kubernetes for SRV and CNAME", func(d *difference, m *dns.Msg) {
 		for _, rr := range m.Answer {
 			if t := rr.Header().Rrtype; t == dns.TypeSRV || t == dns.TypeCNAME {
-				if of := find(d.ours, rr); of != nil {
-					rr.Header().Ttl = of.Header().Ttl
+				if same := find(d.ours, rr); same != nil {
+					rr.Header().Ttl = same.Header().Ttl
 				}
 			}
 		}
