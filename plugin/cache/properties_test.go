@@ -101,6 +101,67 @@ func TestProperties(t *testing.T) {
 	}
 }
 
+// TestProperties_Foreign checks that both its TTL and a change of the cluster end a reply that depends on both, and that no session
+// vouches for it.
+func TestProperties_Foreign(t *testing.T) {
+	const notCached = "cache {\ndisable success\n}"
+	for _, tt := range []struct {
+		name, corefile string
+		wait           time.Duration
+		advance        bool
+		queries        int // that the upstream receives, of two
+	}{
+		{"stored", "cache", time.Second, false, 1},
+		{"the TTL has ended", "cache", time.Minute, false, 2},
+		{"the cluster has changed", "cache", time.Second, true, 2},
+		{"the cluster has changed, with serve_stale", "cache {\nserve_stale\n}", time.Second, true, 2},
+		{"not cached", notCached, time.Second, false, 2},
+	} {
+		chainOnly(t, tt.name, func(t *testing.T) {
+			b, g := newTestCache(t, tt.corefile), new(watchable)
+			b.space.ByGeneration.Store(true)
+			queries := 0
+			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+				queries++
+				p := answers.PropertiesOf(ctx, r)
+				p.DependOn(g)
+				p.Foreign = true
+				return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 60)))
+			})
+			b.want("w. A", "NOERROR; "+a("w.", 60))
+			time.Sleep(tt.wait)
+			if tt.advance {
+				g.n++
+			}
+			_, recorded := b.outer("w. A")
+			if queries != tt.queries {
+				t.Errorf("the upstream received %d queries, want %d", queries, tt.queries)
+			}
+			if !recorded.Foreign || recorded.ByGeneration() || !recorded.Validity.ByGeneration() {
+				t.Errorf("properties of the second reply: %+v", recorded.Properties)
+			}
+			var q answers.Query
+			packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), query("w. A"))
+			if !ok {
+				t.Fatal("the query does not parse")
+			}
+			e := b.store.Get(b.space.Key(make([]byte, 0, answers.MaxKey), packed, &q))
+			if (e == nil) != (tt.corefile == notCached) {
+				t.Fatalf("entry %v", e)
+			}
+			if e != nil && len(e.Watchable(nil)) > 0 {
+				t.Error("a session vouches for the entry")
+			}
+		})
+	}
+}
+
+// watchable is a generation that sessions can watch.
+type watchable struct{ generation }
+
+// Watch implements coherence.Generation.
+func (*watchable) Watch(w interface{ Advanced() }) interface{ Advanced() } { return w }
+
 // TestProperties_Stale checks that a cache in front does not store a stale answer.
 func TestProperties_Stale(t *testing.T) {
 	inBubble(t, "stale", func(t *testing.T) {

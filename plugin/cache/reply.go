@@ -41,7 +41,7 @@ func (c *Cache) fillProperties(ctx context.Context, r *dns.Msg, e *answers.Entry
 		return
 	}
 	p.Validity, p.Serial, p.AnyCase, p.Options = e.Validity, e.Serial, e.AnyCase, e.Options
-	p.Limit, p.Lifetime = e.Limit, e.Lifetime(c.now())
+	p.Limit, p.Lifetime, p.Foreign = e.Limit, e.Lifetime(c.now()), e.Costly
 }
 
 // tailor changes a copy of the reply to another query for the same question into the reply to this one.

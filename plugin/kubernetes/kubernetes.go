@@ -74,6 +74,7 @@ type records interface {
 	HasNamespace(name string) bool
 	HasWaits() bool
 	ServicesByIP(a netip.Addr) []*index.Service
+	ServicesByExternalIP(a netip.Addr) []*index.Service
 	SlicesByIP(a netip.Addr) []*index.Slice
 	PodsByIP(a netip.Addr) []*index.Pod
 	TenantsOf(a netip.Addr) index.Tenants

@@ -21,14 +21,21 @@ func isReverse(zone string) bool {
 // isReverseTree reports whether a zone has all reverse names of a family. CoreDNS accepts it as the only zone of kubernetes.
 func isReverseTree(zone string) bool { return zone == "in-addr.arpa." || zone == "ip6.arpa." }
 
-// findAddress looks up a reverse name.
-func (k *Kubernetes) findAddress(name string, d *dependencies) result {
+// addressOf returns the address of a reverse name.
+func addressOf(name string) (a netip.Addr, ok bool) {
 	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
 	if err != nil {
-		return result{}
+		return a, false
 	}
 	// Labels that are not one digit or octet may look like an address when they are joined.
-	if again, err := dns.ReverseAddr(a.String()); err != nil || again != name {
+	again, err := dns.ReverseAddr(a.String())
+	return a, err == nil && again == name
+}
+
+// findAddress looks up a reverse name.
+func (k *Kubernetes) findAddress(name string, d *dependencies) result {
+	a, ok := addressOf(name)
+	if !ok {
 		return result{}
 	}
 	d.onAddress(a)

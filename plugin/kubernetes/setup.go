@@ -10,6 +10,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/coredns/coredns/plugin/pkg/upstream"
+	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
@@ -47,7 +48,7 @@ func (d directive) setup(c *caddy.Controller) error {
 	source.Follow(c, k.sourceIdentity, src, func(handle *source.Handle) {
 		k.localIPs = boundIPs(c)
 		k.warnShadowed(dnsserver.GetConfig(c).Handler(pluginName))
-		k.shared = block.IsShared(dnsserver.GetConfig(c), d.neutral()...)
+		k.shared = block.IsShared(dnsserver.GetConfig(c), k.neutral(d, dnsserver.GetConfig(c).Handler(externalPlugin))...)
 		k.attach(handle.Index(), handle.Status)
 		k.awaitSync(k.startupTimeout)
 		eligibility := b.Eligibility()
@@ -75,13 +76,28 @@ func (k *Kubernetes) warnShadowed(handler plugin.Handler) {
 	}
 }
 
-// neutral returns plugins of the server block that don't answer names of the directive's zones. For kubernetes, multicluster
-// is one: it comes later in the chain.
-func (d directive) neutral() []string {
-	if d.name == multiclusterDirective.name {
-		return []string{d.name, "transfer"}
+// externalPlugin is the name of the plugin that answers for Services in other zones.
+const externalPlugin = "k8s_external"
+
+// neutral returns plugins of the server block that don't answer names of the cluster in the directive's zones. For kubernetes,
+// multicluster is one: it comes later in the chain. The handler of k8s_external, nil without one, is another if its zones have
+// none of these names.
+func (k *Kubernetes) neutral(d directive, external plugin.Handler) []string {
+	all := []string{d.name, "transfer"}
+	if d.name != multiclusterDirective.name {
+		all = append(all, multiclusterDirective.name)
 	}
-	return []string{d.name, multiclusterDirective.name, "transfer"}
+	if owner, ok := external.(block.ZoneOwner); ok && !slices.ContainsFunc(owner.OwnZones(), k.hasNamesIn) {
+		all = append(all, externalPlugin)
+	}
+	return all
+}
+
+// hasNamesIn reports whether another zone has names of the cluster.
+func (k *Kubernetes) hasNamesIn(other string) bool {
+	return slices.ContainsFunc(k.Zones, func(zone string) bool {
+		return isForward(zone) && (dns.IsSubDomain(zone, other) || dns.IsSubDomain(other, zone))
+	})
 }
 
 // newKubernetes returns a handler with every option at its default.

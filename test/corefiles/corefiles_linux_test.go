@@ -20,11 +20,8 @@ import (
 
 // refused are the Corefiles that start in CoreDNS and not in nearside, with a part of the error.
 var refused = map[string]string{
-	"external-dns-etcd-helm.corefile":           "Unknown directive 'etcd', which CoreDNS has",
-	"external-dns-etcd.override":                "Unknown directive 'etcd', which CoreDNS has",
-	"k8s-external-readme.corefile":              "Unknown directive 'k8s_external'",
-	"k8s-external-transfer.corefile":            "Unknown directive 'k8s_external'",
-	"kubespray-coredns-external-zones.corefile": "Unknown directive 'k8s_external'",
+	"external-dns-etcd-helm.corefile": "Unknown directive 'etcd', which CoreDNS has",
+	"external-dns-etcd.override":      "Unknown directive 'etcd', which CoreDNS has",
 }
 
 // loops are Corefiles that forward to the address of the program itself. Only their start is compared.

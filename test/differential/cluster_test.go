@@ -211,7 +211,7 @@ func newObjects(r, imports *rand.Rand, own []netip.Addr) []runtime.Object {
 	objs := randomcluster.Random(r, size)
 	objs = randomcluster.Apply(objs, additions(r, own), nil)
 	objs = append(objs, randomcluster.Imports(imports, 3+imports.IntN(12))...)
-	return asStored(randomcluster.Apply(objs, importAdditions(), nil))
+	return randomcluster.Stored(randomcluster.Apply(objs, importAdditions(), nil))
 }
 
 // mutated makes some updates and returns them with the new objects.
@@ -219,7 +219,7 @@ func mutated(r *rand.Rand, objs []runtime.Object) (changed, deleted, now []runti
 	now = objs
 	for range 2 + r.IntN(12) {
 		c, d := randomcluster.Mutate(r, now)
-		c = asStored(c)
+		c = randomcluster.Stored(c)
 		now = randomcluster.Apply(now, c, d)
 		changed = randomcluster.Apply(changed, c, d)
 		deleted = append(deleted, d...)
@@ -236,32 +236,3 @@ func mutated(r *rand.Rand, objs []runtime.Object) (changed, deleted, now []runti
 func (a address) isName() bool { return a.slice.AddressType == discoveryv1.AddressTypeFQDN }
 
 func (a address) isIP() bool { return !a.isName() }
-
-// asStored returns objects as an API server stores them: with default values, and without addresses in slices of names.
-func asStored(objs []runtime.Object) []runtime.Object {
-	for i, obj := range objs {
-		s, ok := obj.(*discoveryv1.EndpointSlice)
-		if !ok {
-			continue
-		}
-		s = s.DeepCopy()
-		for j := range s.Ports {
-			if s.Ports[j].Protocol == nil {
-				tcp := corev1.ProtocolTCP
-				s.Ports[j].Protocol = &tcp
-			}
-			if s.Ports[j].Name == nil {
-				s.Ports[j].Name = new(string)
-			}
-		}
-		for j := range s.Endpoints {
-			for k, a := range s.Endpoints[j].Addresses {
-				if _, err := netip.ParseAddr(a); err == nil && s.AddressType == discoveryv1.AddressTypeFQDN {
-					s.Endpoints[j].Addresses[k] = "www.example.org"
-				}
-			}
-		}
-		objs[i] = s
-	}
-	return objs
-}

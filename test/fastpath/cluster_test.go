@@ -64,6 +64,15 @@ spec:
 `, name, address)
 }
 
+// balanced returns a Service with a load balancer.
+func balanced(name, address string, external ...string) string {
+	text := clusterIP(name, address) + "  type: LoadBalancer\nstatus:\n  loadBalancer:\n    ingress:\n"
+	for _, a := range external {
+		text += fmt.Sprintf("    - ip: %q\n", a)
+	}
+	return text
+}
+
 // external returns a Service of type ExternalName.
 func external(name, target string) string {
 	return fmt.Sprintf(`apiVersion: v1

@@ -20,6 +20,13 @@ func TestParityWithPlugins(t *testing.T) {
 	if err := os.WriteFile(zone, []byte("@ 60 IN SOA ns.file.test. admin.file.test. 1 2 3 4 5\n@ 60 IN NS ns.file.test.\nns 60 IN A 192.0.2.53\nwww 60 IN A 192.0.2.80\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	manifest(t, folder, "balanced.yaml", balanced("lb", "10.97.0.1", "203.0.113.1", "2001:db8:113::1"))
+	externalNames := slices.Concat(
+		plain(t, []string{"example.test.", "dns.example.test.", "ns1.dns.example.test.", "shop.example.test.", "none.shop.example.test.", "1.113.0.203.in-addr.arpa.", "9.113.0.203.in-addr.arpa."}),
+		variants(t, "lb.shop.example.test.", dns.TypeA), variants(t, "lb.shop.example.test.", dns.TypeSRV), variants(t, "_http._tcp.lb.shop.example.test.", dns.TypeSRV),
+		variants(t, "lb.shop.example.test.", dns.TypeTXT), variants(t, "none.shop.example.test.", dns.TypeA), variants(t, "example.test.", dns.TypeA),
+		variants(t, "1.113.0.203.in-addr.arpa.", dns.TypePTR), variants(t, "many60.shop.example.test.", dns.TypeA), variants(t, "_http._tcp.many12.shop.example.test.", dns.TypeSRV),
+	)
 	ordinary := slices.Concat(
 		plain(t, clusterNames[:8]),
 		variants(t, "web.shop.svc.cluster.local.", dns.TypeA),
@@ -53,6 +60,10 @@ func TestParityWithPlugins(t *testing.T) {
 		{"file", []string{"file " + zone + " file.test", cache}, variants(t, "www.file.test.", dns.TypeA), 40},
 		{"header", []string{"header {\nresponse set ra\nresponse clear aa\n}", cache}, nil, 40},
 		{"header of queries", []string{"header {\nquery clear rd\nresponse set ra rd\n}", cache}, nil, 40},
+		{"k8s_external", []string{"k8s_external example.test 113.0.203.in-addr.arpa"}, externalNames, 40},
+		{"k8s_external with cache", []string{"k8s_external example.test 113.0.203.in-addr.arpa {\nheadless\n}", cache}, externalNames, 40},
+		{"k8s_external in the same zones", []string{"k8s_external cluster.local in-addr.arpa {\nheadless\nfallthrough\n}"},
+			slices.Concat(plain(t, clusterNames[:8]), variants(t, "lb.shop.cluster.local.", dns.TypeA), variants(t, "web.shop.svc.cluster.local.", dns.TypeA)), 0},
 		{"log of errors", []string{"log . {\nclass error\n}"}, nil, 10},
 		{"log of denials", []string{"log . {\nclass denial error\n}"}, nil, 10},
 		{"log of a zone", []string{"log example.org"}, plain(t, []string{"web.example.org."}), 40},

@@ -30,6 +30,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/metricsserver"
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
 	"github.com/nearside-dns/nearside/plugin/autopath"
+	_ "github.com/nearside-dns/nearside/plugin/k8s_external"
 	_ "github.com/nearside-dns/nearside/plugin/kubernetes"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/clients"
 	_ "github.com/nearside-dns/nearside/plugin/multicluster"
@@ -80,6 +81,7 @@ var Directives = []string{
 	"template",
 	"transfer",
 	"hosts",
+	"k8s_external",
 	"kubernetes",
 	"multicluster",
 	"file",

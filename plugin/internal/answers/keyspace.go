@@ -92,7 +92,7 @@ func (k *Keyspace) Key(buf, query []byte, q *Query) []byte {
 // letters are not stored: other clients would get that case. A reply without the option of package searchlist is stored
 // as the reply to the name alone.
 func (k *Keyspace) PutReply(query, reply *dns.Msg, p *Properties) {
-	if !k.ByGeneration.Load() || !p.Validity.ByGeneration() || reply.Truncated {
+	if !k.ByGeneration.Load() || !p.ByGeneration() || reply.Truncated {
 		return
 	}
 	var packedBuf [MaxQuery]byte

@@ -15,6 +15,9 @@ type Properties struct {
 	// another cache sets Expires, Limit as in Entry, and Lifetime, the time for which clients may use the reply by its TTLs.
 	Validity
 	Limit, Lifetime time.Duration
+	// Foreign is set if the reply has data of another server: its TTL ends it as well, and sessions do not vouch for it by the
+	// Generations.
+	Foreign bool
 	// Serial is the present serial number of the zone, for negative answers.
 	Serial Serial
 	// AnyCase reports that no name in the reply except the question's follows the question's case.
@@ -27,6 +30,9 @@ type Properties struct {
 	Views Views
 	View  View
 }
+
+// ByGeneration reports whether the reply depends on data that Generations count, and on nothing else.
+func (p *Properties) ByGeneration() bool { return !p.Foreign && p.Validity.ByGeneration() }
 
 // forAll reports whether all callers get the same reply.
 func (p *Properties) forAll() bool { return p.Views == nil && !p.View.Private }

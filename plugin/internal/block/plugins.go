@@ -49,6 +49,7 @@ var plugins = map[string]traits{
 	"grpc":         {hits: true},
 	"header":       {hits: true, late: true, neutral: true},
 	"hosts":        {hits: true, late: true, silent: true},
+	"k8s_external": {hits: true}, // stores its answers as kubernetes does; see neutral in plugin kubernetes
 	"kubernetes":   {hits: true},
 	"loadbalance":  {hits: true, misses: true, neutral: true}, // round_robin only
 	"local":        {hits: true, misses: true, neutral: true},

@@ -131,6 +131,11 @@ func (q pointerQuestion) ask(ix *Index) stored {
 		}
 		b = appendStrings(b, "service", s.Namespace, s.Name)
 	}
+	for _, s := range ix.ServicesByExternalIP(q.Addr) {
+		if ix.HasNamespace(s.Namespace) {
+			b = appendStrings(b, "external", s.Namespace, s.Name)
+		}
+	}
 	for _, s := range ix.SlicesByIP(q.Addr) {
 		if e := ix.Service(s.Namespace, s.Service); e == nil || e.Service.Kind == ExternalName || !ix.HasNamespace(s.Namespace) {
 			continue
@@ -173,6 +178,9 @@ func appendService(b []byte, s *Service) []byte {
 	}
 	if s.Topology != nil {
 		b = fmt.Append(b, *s.Topology)
+	}
+	if s.External != nil {
+		b = fmt.Append(b, *s.External)
 	}
 	return appendPorts(b, s.Ports)
 }

@@ -207,6 +207,7 @@ func checkViews(ix *Index, a *alphabet) error {
 	for _, ip := range slices.Concat(a.v4, a.v6, []netip.Addr{steadyIP, steadyEndpoint, steadyPodIP}) {
 		errs = append(errs,
 			checkFound("ServicesByIP", ip, ix.ServicesByIP(ip), func(s *Service) []netip.Addr { return s.IPs }),
+			checkFound("ServicesByExternalIP", ip, ix.ServicesByExternalIP(ip), (*Service).externalIPs),
 			checkFound("SlicesByIP", ip, ix.SlicesByIP(ip), (*Slice).addresses),
 			checkFound("PodsByIP", ip, ix.PodsByIP(ip), func(p *Pod) []netip.Addr { return p.IPs }),
 		)

@@ -124,6 +124,12 @@ func TestGenerations(t *testing.T) {
 		{"ClusterIP added", func(ix *Index) {
 			ix.PutService(with(web(), func(s *Service) { s.IPs = append(s.IPs, movedIP) }))
 		}, []string{genWeb, genWebIP, genMoved}},
+		{"external address added", func(ix *Index) {
+			ix.PutService(with(web(), func(s *Service) { s.External = &External{IPs: []netip.Addr{movedIP}} }))
+		}, []string{genWeb, genWebIP, genMoved}},
+		{"external host added", func(ix *Index) {
+			ix.PutService(with(web(), func(s *Service) { s.External = &External{Hosts: []string{"lb.example."}} }))
+		}, []string{genWeb, genWebIP}},
 		{"Service becomes headless", func(ix *Index) {
 			ix.PutService(with(web(), func(s *Service) { s.Kind, s.IPs = Headless, nil }))
 		}, []string{genWeb, genWebIP, genEndpoint}},

@@ -55,9 +55,10 @@ type Index struct {
 	services   objects
 	imports    objects
 	namespaces *table[string, struct{}]
-	// clusterIPs and endpoints map addresses for PTR records and callers. Addresses of ServiceImports only are not in them:
+	// clusterIPs, externals and endpoints map addresses for PTR records and callers. Addresses of ServiceImports only are not in them:
 	// they have no PTR records, and the nodes of their endpoints may be in another cluster.
 	clusterIPs *table[netip.Addr, *Service]
+	externals  *table[netip.Addr, *Service]
 	endpoints  *table[netip.Addr, addressSlice]
 	podIPs     *table[netip.Addr, *Pod]
 	nodes      nodes
@@ -86,6 +87,7 @@ func New() *Index {
 		imports:      newObjects(func(s *Slice) *string { return &s.Import }),
 		namespaces:   newTable[string, struct{}](),
 		clusterIPs:   newTable[netip.Addr, *Service](),
+		externals:    newTable[netip.Addr, *Service](),
 		endpoints:    newTable[netip.Addr, addressSlice](),
 		podIPs:       newTable[netip.Addr, *Pod](),
 		nodes:        newNodes(),
@@ -120,6 +122,9 @@ func (ix *Index) HasNamespace(name string) bool {
 // ServicesByIP returns the Services with a ClusterIP, ordered by namespace and name. There is more than one only while an
 // address moves from one Service to another.
 func (ix *Index) ServicesByIP(a netip.Addr) []*Service { return inOrder(ix.clusterIPs.all(a)) }
+
+// ServicesByExternalIP returns the Services with an external address, ordered by namespace and name.
+func (ix *Index) ServicesByExternalIP(a netip.Addr) []*Service { return inOrder(ix.externals.all(a)) }
 
 // SlicesByIP returns the EndpointSlices of Services with a ready endpoint of that address, ordered by
 // namespace and name.

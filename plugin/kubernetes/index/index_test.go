@@ -9,7 +9,7 @@ import (
 func TestOnce(t *testing.T) {
 	twice := []netip.Addr{webIP, webIP}
 	ix := New()
-	ix.PutService(with(web(), func(s *Service) { s.IPs = twice }))
+	ix.PutService(with(web(), func(s *Service) { s.IPs, s.External = twice, &External{IPs: twice} }))
 	ix.PutSlice(with(webSlice(), func(s *Slice) { s.Endpoints = []Endpoint{{Addr: webIP}, {Addr: webIP, Name: "a"}} }))
 	ix.PutPod(with(webPod(), func(p *Pod) { p.IPs = twice }))
 	tests := []struct {
@@ -17,6 +17,7 @@ func TestOnce(t *testing.T) {
 		find func() int
 	}{
 		{"ServicesByIP", func() int { return len(ix.ServicesByIP(webIP)) }},
+		{"ServicesByExternalIP", func() int { return len(ix.ServicesByExternalIP(webIP)) }},
 		{"SlicesByIP", func() int { return len(ix.SlicesByIP(webIP)) }},
 		{"PodsByIP", func() int { return len(ix.PodsByIP(webIP)) }},
 		{"Services", func() int { return len(ix.Services()) }},
@@ -77,6 +78,7 @@ func TestModelCanFail(t *testing.T) {
 	}{
 		{"Service", func(ix *Index) { ix.PutService(&Service{Namespace: k.Namespace, Name: k.Name}) }},
 		{"ClusterIP", func(ix *Index) { ix.clusterIPs.add(a.v4[0], &Service{Namespace: k.Namespace, Name: k.Name}) }},
+		{"external address", func(ix *Index) { ix.externals.add(a.v4[0], &Service{Namespace: k.Namespace, Name: k.Name}) }},
 		{"EndpointSlice", func(ix *Index) {
 			ix.PutSlice(&Slice{Namespace: k.Namespace, Name: a.slices[0], Service: k.Name})
 		}},

@@ -67,6 +67,9 @@ func copyService(s *Service) *Service {
 		t.Keys = slices.Clone(t.Keys)
 		c.Topology = &t
 	}
+	if x := s.External; x != nil {
+		c.External = &External{IPs: slices.Clone(x.IPs), Hosts: slices.Clone(x.Hosts)}
+	}
 	return &c
 }
 
@@ -178,6 +181,10 @@ func (m *model) slicesOfImport(name Name) []*Slice {
 
 func (m *model) servicesByIP(a netip.Addr) []*Service {
 	return sorted(m.services, func(s *Service) bool { return slices.Contains(s.IPs, a) })
+}
+
+func (m *model) servicesByExternalIP(a netip.Addr) []*Service {
+	return sorted(m.services, func(s *Service) bool { return s.External != nil && slices.Contains(s.External.IPs, a) })
 }
 
 func (m *model) slicesByIP(a netip.Addr) []*Slice {
@@ -292,6 +299,7 @@ func (m *model) compare(ix *Index, a *alphabet) error {
 	for _, ip := range slices.Concat(a.v4, a.v6) {
 		errs = append(errs,
 			sameRecords("ServicesByIP", ip, ix.ServicesByIP(ip), m.servicesByIP(ip)),
+			sameRecords("ServicesByExternalIP", ip, ix.ServicesByExternalIP(ip), m.servicesByExternalIP(ip)),
 			sameRecords("SlicesByIP", ip, ix.SlicesByIP(ip), m.slicesByIP(ip)),
 			sameRecords("PodsByIP", ip, ix.PodsByIP(ip), m.podsByIP(ip)),
 		)
@@ -381,9 +389,10 @@ func changed[R any](all map[Name]record[R]) error {
 
 // compareSizes detects values that are never removed from the tables, which readers would not notice.
 func (m *model) compareSizes(ix *Index) error {
-	var clusterIPs, endpoints, podIPs int
+	var clusterIPs, externals, endpoints, podIPs int
 	for _, s := range m.services {
 		clusterIPs += len(s.was.IPs)
+		externals += len(s.was.externalIPs())
 	}
 	for _, s := range m.slices {
 		endpoints += len(distinct(s.was.pointedAt()))
@@ -392,14 +401,14 @@ func (m *model) compareSizes(ix *Index) error {
 		podIPs += len(p.was.IPs)
 	}
 	got := [...]int{
-		ix.services.size, ix.imports.size, ix.namespaces.size, ix.clusterIPs.size, ix.endpoints.size, ix.podIPs.size,
+		ix.services.size, ix.imports.size, ix.namespaces.size, ix.clusterIPs.size, ix.externals.size, ix.endpoints.size, ix.podIPs.size,
 		len(ix.slicesByName), len(ix.podsByName),
 	}
 	want := [...]int{
-		len(m.names()), len(m.importNames()), len(m.namespaces), clusterIPs, endpoints, podIPs, len(m.slices), len(m.pods),
+		len(m.names()), len(m.importNames()), len(m.namespaces), clusterIPs, externals, endpoints, podIPs, len(m.slices), len(m.pods),
 	}
 	if got != want {
-		return fmt.Errorf("sizes of services, imports, namespaces, clusterIPs, endpoints, podIPs, slicesByName, podsByName = %v, want %v", got, want)
+		return fmt.Errorf("sizes of services, imports, namespaces, clusterIPs, externals, endpoints, podIPs, slicesByName, podsByName = %v, want %v", got, want)
 	}
 	return nil
 }
@@ -419,6 +428,14 @@ func (h *Hints) String() string {
 		return "none"
 	}
 	return fmt.Sprintf("%+v", *h)
+}
+
+// String does the same for External.
+func (x *External) String() string {
+	if x == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%+v", *x)
 }
 
 // String does the same for Topology.

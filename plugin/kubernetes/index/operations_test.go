@@ -188,7 +188,7 @@ func (o *operations) service(known map[Name]record[Service], k Name) *Service {
 			return o.alteredService(old.was)
 		}
 	}
-	s := &Service{Namespace: k.Namespace, Name: k.Name, Ports: o.ports()}
+	s := &Service{Namespace: k.Namespace, Name: k.Name, Ports: o.ports(), External: o.external()}
 	switch s.Kind = Kind(o.IntN(3)); s.Kind {
 	case ClusterIP:
 		s.IPs = o.ips()
@@ -202,7 +202,9 @@ func (o *operations) service(known map[Name]record[Service], k Name) *Service {
 // server accepts; the index does not validate records.
 func (o *operations) alteredService(old *Service) *Service {
 	s := copyService(old)
-	switch o.IntN(5) {
+	switch o.IntN(6) {
+	case 5:
+		s.External = o.external()
 	case 4:
 		s.Topology = o.topology()
 	case 0:
@@ -318,6 +320,13 @@ func (o *operations) topology() *Topology {
 	return pick(o.Rand, []*Topology{
 		nil, {Keys: []Symbol{o.symbol("a", "b"), o.symbol("c", "*")}}, {Local: true}, {Auto: true}, {Distribution: PreferSameNode},
 	})
+}
+
+func (o *operations) external() *External {
+	if o.IntN(3) == 0 {
+		return nil
+	}
+	return &External{IPs: o.ips(), Hosts: pick(o.Rand, [][]string{nil, {"lb.example."}})}
 }
 
 func (o *operations) pod(k Name) *Pod {

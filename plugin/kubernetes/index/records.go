@@ -73,6 +73,25 @@ type Service struct {
 	// Topology has the settings that select endpoints by caller, nil if there are none. Read by A, AAAA and SRV of headless
 	// Services.
 	Topology *Topology
+	// External are the addresses and names of the Service outside of the cluster, nil if there are none. Read by plugin
+	// k8s_external.
+	External *External
+}
+
+// External are the addresses and host names under which clients outside of the cluster reach a Service: spec.externalIPs, and
+// those of its load balancer. An address may occur more than once.
+type External struct {
+	IPs []netip.Addr
+	// Hosts are fully qualified.
+	Hosts []string
+}
+
+// Equal reports whether the addresses and names are equal.
+func (x *External) Equal(y *External) bool {
+	if x == nil || y == nil {
+		return x == y
+	}
+	return slices.Equal(x.IPs, y.IPs) && slices.Equal(x.Hosts, y.Hosts)
 }
 
 // Topology has the settings of a Service that select its endpoints by caller.
@@ -110,7 +129,7 @@ func (t *Topology) Equal(u *Topology) bool {
 // Equal reports whether two records of one Service are equal.
 func (s *Service) Equal(t *Service) bool {
 	return s.Kind == t.Kind && s.Wait == t.Wait && s.Target == t.Target &&
-		slices.Equal(s.IPs, t.IPs) && slices.Equal(s.Ports, t.Ports) && s.Topology.Equal(t.Topology)
+		slices.Equal(s.IPs, t.IPs) && slices.Equal(s.Ports, t.Ports) && s.Topology.Equal(t.Topology) && s.External.Equal(t.External)
 }
 
 // Endpoint is one ready address of an EndpointSlice.

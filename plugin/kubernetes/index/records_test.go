@@ -62,6 +62,11 @@ func TestEqual(t *testing.T) {
 			return Endpoint{Hints: a}.equal(Endpoint{Hints: b})
 		})
 	})
+	t.Run("External", func(t *testing.T) {
+		eachField(t, func() *External { return &External{IPs: []netip.Addr{webIP}} }, nil, func(a, b *External) bool {
+			return (&Service{External: a}).Equal(&Service{External: b})
+		})
+	})
 	t.Run("Node", func(t *testing.T) {
 		eachField(t, func() *Node { return &Node{Name: NewSymbol("n")} }, nil, (*Node).Equal)
 	})
@@ -120,6 +125,8 @@ func alter(t *testing.T, v reflect.Value) {
 		*p = map[string]string{"app": "web"}
 	case **Topology:
 		*p = &Topology{Local: *p == nil}
+	case **External:
+		*p = &External{Hosts: []string{"lb.example."}}
 	case **PodDNS:
 		*p = &PodDNS{}
 	case *[]string:

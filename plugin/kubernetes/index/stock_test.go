@@ -101,7 +101,7 @@ func takeName(in objects, k Name, service *Service, under []*Slice, namespaces m
 	var b []byte
 	if service != nil {
 		b = fmt.Append(appendService(b, service), namespaces[k.Namespace])
-		it.addresses = append(it.addresses, service.IPs...)
+		it.addresses = slices.Concat(it.addresses, service.IPs, service.externalIPs())
 	}
 	for _, s := range under {
 		b = appendSlice(appendStrings(b, s.Service, s.Import, s.Cluster.String()), s)

@@ -72,6 +72,7 @@ func (ix *Index) putService(s *Service) {
 	if e := ix.services.put(s); e != nil {
 		ix.countWaits(e.Service, s)
 		ix.clusterIPs.move(e.Service.ips(), e.Service, s.ips(), s)
+		ix.externals.move(e.Service.externalIPs(), e.Service, s.externalIPs(), s)
 		ix.serviceChanged(s.key(), e, e.Service == nil)
 		ix.addressesChanged(e, s)
 	}
@@ -81,6 +82,7 @@ func (ix *Index) deleteService(k Name) {
 	if e := ix.services.delete(k); e != nil {
 		ix.countWaits(e.Service, nil)
 		ix.clusterIPs.move(e.Service.ips(), e.Service, nil, nil)
+		ix.externals.move(e.Service.externalIPs(), e.Service, nil, nil)
 		ix.serviceChanged(k, e, true)
 		ix.addressesChanged(e, nil)
 	}
@@ -116,6 +118,14 @@ func (s *Service) ips() []netip.Addr {
 	return s.IPs
 }
 
+// externalIPs returns the external addresses of a Service, none of nil.
+func (s *Service) externalIPs() []netip.Addr {
+	if s == nil || s.External == nil {
+		return nil
+	}
+	return s.External.IPs
+}
+
 // serviceChanged advances the generations that answers about a Service or ServiceImport depend on. created is true if it
 // was created or deleted.
 func (ix *Index) serviceChanged(k Name, e *Entry, created bool) {
@@ -130,8 +140,10 @@ func (ix *Index) serviceChanged(k Name, e *Entry, created bool) {
 // and those of its endpoints, since an endpoint has a name only below a Service.
 func (ix *Index) addressesChanged(before *Entry, s *Service) {
 	old := before.Service
-	ix.advanceAddresses(old.ips())
-	ix.advanceAddresses(s.ips())
+	for _, v := range [...]*Service{old, s} {
+		ix.advanceAddresses(v.ips())
+		ix.advanceAddresses(v.externalIPs())
+	}
 	if old == nil || s == nil || old.Kind != s.Kind {
 		for _, sl := range before.Slices {
 			ix.endpointsChanged(sl)

@@ -3,6 +3,7 @@ package source
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -32,12 +33,15 @@ func (s Stripper) Service(o *corev1.Service) *index.Service {
 	r := &index.Service{
 		Namespace: strings.Clone(o.Namespace),
 		Name:      strings.Clone(o.Name),
+		External:  external(o, skip),
 	}
 	switch {
 	case o.Spec.Type == corev1.ServiceTypeExternalName:
 		r.Kind = index.ExternalName
 		r.Target = externalName(o.Spec.ExternalName, skip)
-		return r
+		if r.External == nil {
+			return r // no name has its ports
+		}
 	case o.Spec.ClusterIP == corev1.ClusterIPNone || len(o.Spec.ClusterIPs) > 0 && o.Spec.ClusterIPs[0] == corev1.ClusterIPNone:
 		r.Kind = index.Headless
 		r.Topology = s.topology(o.Annotations, o.Spec.InternalTrafficPolicy, o.Spec.TrafficDistribution, skip)
@@ -50,6 +54,26 @@ func (s Stripper) Service(o *corev1.Service) *index.Service {
 		r.Ports = append(r.Ports, port(p.Name, p.Protocol, p.Port))
 	}
 	return r
+}
+
+// external returns the external addresses and names of a Service, nil if there are none.
+func external(o *corev1.Service, skip skippedObject) *index.External {
+	texts := slices.Clone(o.Spec.ExternalIPs)
+	var hosts []string
+	for i := range o.Status.LoadBalancer.Ingress {
+		switch in := &o.Status.LoadBalancer.Ingress[i]; {
+		case in.IP != "":
+			texts = append(texts, in.IP)
+		case in.Hostname != "":
+			if host := externalName(in.Hostname, skip); host != "" {
+				hosts = append(hosts, host)
+			}
+		}
+	}
+	if len(texts)+len(hosts) == 0 {
+		return nil
+	}
+	return &index.External{IPs: ips(texts, skip), Hosts: hosts}
 }
 
 func clusterIPs(o *corev1.Service, skip skippedObject) []netip.Addr {

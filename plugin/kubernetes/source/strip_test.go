@@ -50,6 +50,12 @@ func TestStripService(t *testing.T) {
 		{"ExternalName", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "Example.com"}, &index.Service{Kind: index.ExternalName, Target: "Example.com."}},
 		{"ExternalName, qualified", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com."}, &index.Service{Kind: index.ExternalName, Target: "example.com."}},
 		{"ExternalName of an address", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "192.0.2.1"}, &index.Service{Kind: index.ExternalName}},
+		{"external addresses", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1", ExternalIPs: []string{"192.0.2.1", "bad", "2001:DB8::0:1"}},
+			&index.Service{IPs: addresses("10.0.0.1"), External: &index.External{IPs: addresses("192.0.2.1", "2001:db8::1")}}},
+		{"external addresses of an ExternalName", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com", ExternalIPs: []string{"192.0.2.1"}, Ports: http},
+			&index.Service{Kind: index.ExternalName, Target: "example.com.", Ports: stripped, External: &index.External{IPs: addresses("192.0.2.1")}}},
+		{"ports of an ExternalName", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com", Ports: http},
+			&index.Service{Kind: index.ExternalName, Target: "example.com."}},
 		{"ExternalName that is no name", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: strings.Repeat("a", 64) + ".com"}, &index.Service{Kind: index.ExternalName}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -59,6 +65,21 @@ func TestStripService(t *testing.T) {
 				t.Errorf("record %+v, want %+v", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestStripLoadBalancer(t *testing.T) {
+	long := strings.Repeat("a", 64) + ".example.net"
+	o := &corev1.Service{ObjectMeta: meta("shop", "web"), Spec: corev1.ServiceSpec{ExternalIPs: []string{"192.0.2.1"}}}
+	o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{
+		{Hostname: "lb.example.net"}, {IP: "192.0.2.2", Hostname: "not.used"}, {}, {Hostname: long}, {IP: "192.0.2.1"},
+	}
+	want := &index.External{IPs: addresses("192.0.2.1", "192.0.2.2", "192.0.2.1"), Hosts: []string{"lb.example.net."}}
+	if got := NewStripper(Options{}).Service(o).External; !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if len(o.Spec.ExternalIPs) != 1 {
+		t.Errorf("the object has changed: %q", o.Spec.ExternalIPs)
 	}
 }
 

@@ -1,0 +1,51 @@
+// Package exposed describes Services as clients outside of the cluster reach them. Plugin kubernetes has them, and plugin
+// k8s_external answers queries for their names. Of the project it imports only package answers, for the validity of answers.
+package exposed
+
+import (
+	"net/netip"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+// Name is a name below a zone, in lower case. Fields of labels that the name does not have are empty.
+type Name struct {
+	Namespace, Service string
+	// Endpoint is the label before the Service. Port and Protocol are the two labels before it, without underscores; empty
+	// matches any.
+	Endpoint, Port, Protocol string
+}
+
+// Target is an address or a host at which a port is reachable.
+type Target struct {
+	// Endpoint is the label of the endpoint below its Service, empty for an address or a host of the Service itself.
+	Endpoint string
+	Addr     netip.Addr
+	// Host is the fully qualified name of a load balancer; Addr is invalid then.
+	Host string
+	// Port has the name PortName and the protocol Protocol, in lower case. It is NoPort for a port without a number.
+	Port               int32
+	PortName, Protocol string
+}
+
+// NoPort is the Port of a Target without one: it has no SRV record.
+const NoPort = -1
+
+// Services are the exposed Services of a cluster. A validity passed to a method is bounded by the data that the method reads,
+// nil if the answer is not stored.
+type Services interface {
+	// Modified is the serial of the zones.
+	answers.Serial
+	// Synced reports whether the Services have been read once.
+	Synced() bool
+	// Find returns the targets of a name, with an element for each port, and whether the name exists. With headless, the
+	// endpoints of headless Services and names of endpoints are among them.
+	Find(n Name, headless bool, v *answers.Validity) (targets []Target, exists bool)
+	// At returns the names of the Services with the external address of a reverse name, in lower case.
+	At(reverse string, v *answers.Validity) []Name
+	// All returns the names of all Services, ordered.
+	All() []Name
+	// NameServers returns the addresses of the server itself: the external ones of its Services, with headless the endpoints of
+	// those that are headless, or else those that it listens on.
+	NameServers(headless bool) []netip.Addr
+}

@@ -1,0 +1,80 @@
+package external
+
+import (
+	"time"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+// isStorable reports whether the reply to a query may be stored, given its name in lower case: by a cache in front of this
+// plugin, which passes inFront, or for the fast path. For DS the server may query the block of a parent zone instead.
+func (e *External) isStorable(r *dns.Msg, lower string, inFront *answers.Properties) bool {
+	if q := &r.Question[0]; r.Opcode != dns.OpcodeQuery || q.Qclass != dns.ClassINET || q.Qtype == dns.TypeDS {
+		return false
+	}
+	// The fast path would return the upper case of this query's name to every client.
+	return inFront != nil || !e.late && e.space != nil && e.space.ByGeneration.Load() && r.Question[0].Name == lower
+}
+
+// store stores a reply until its dependencies change: in the cache in front, or else for the fast path. A reply with records of
+// another server is for a cache, which also has it end by its TTL.
+func (e *External) store(q *query, m *dns.Msg, inFront *answers.Properties) {
+	if q.validity == nil || q.untracked {
+		return
+	}
+	p := answers.Properties{Validity: *q.validity, Foreign: q.foreign}
+	if q.foreign {
+		p.Until(answers.Now() + lifetime(m))
+	}
+	// Names in the reply are in lower case, and a stored answer has those that are the question's in the case of the query: the glue
+	// of a Service's SRV records, and the owner of the zone's SOA record.
+	p.AnyCase = q.qtype != dns.TypeSRV && q.base != ""
+	if len(m.Answer) == 0 && !e.signed {
+		p.Serial = e.services
+	}
+	switch {
+	case inFront != nil && p.Ended():
+		inFront.Validity = p.Validity // otherwise the cache would store the reply for its TTL
+	case p.Ended() || m.Truncated:
+	case inFront != nil:
+		*inFront = p
+	default:
+		e.space.PutReply(q.state.Req, m, &p)
+	}
+}
+
+// lifetime returns the lowest TTL of the records of a reply.
+func lifetime(m *dns.Msg) time.Duration {
+	lowest := ^uint32(0)
+	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
+		for _, rr := range section {
+			if rr.Header().Rrtype != dns.TypeOPT {
+				lowest = min(lowest, rr.Header().Ttl)
+			}
+		}
+	}
+	return time.Duration(lowest) * time.Second
+}
+
+// next passes a query for a name that does not exist to the next plugin, and bounds the validity of its reply by that of the
+// denial. The next plugin does not store the reply by itself.
+func (e *External) next(q *query, inFront *answers.Properties) (int, error) {
+	ctx, recorded := answers.Record(q.ctx, q.state.Req)
+	code, err := plugin.NextOrFailure(pluginName, e.Next, ctx, q.state.W, q.state.Req)
+	if inFront == nil {
+		return code, err
+	}
+	p := recorded.Properties
+	p.Foreign = q.validity == nil || !p.ByGeneration()
+	if q.validity != nil {
+		p.Join(q.validity)
+	}
+	if p.Foreign && p.Expires == 0 && p.Voucher == nil {
+		p.Until(answers.Now()) // a cache knows when its TTL ends, and nothing else does
+	}
+	*inFront = p
+	return code, err
+}
