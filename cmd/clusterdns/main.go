@@ -50,6 +50,7 @@ var directives = []string{
 	"bufsize",
 	"bind",
 	"debug",
+	"trace",
 	"ready",
 	"health",
 	"pprof",

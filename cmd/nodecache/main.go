@@ -29,6 +29,7 @@ var directives = []string{
 	"bind",
 	"debug",
 	"nodelocal",
+	"trace",
 	"ready",
 	"health",
 	"pprof",
