@@ -39,13 +39,15 @@ type collector struct {
 	backlog  int // max. number of spans that wait
 	batch    int // number of waiting spans at which a request is sent before the interval is over
 	interval time.Duration
+	timeout  time.Duration // of a request
+	ending   time.Duration // of the sending of the last spans
 	now      func() time.Time
 
-	ctx    context.Context // of the requests
-	cancel context.CancelFunc
-	due    chan struct{} // a request is due
-	ending chan struct{}
-	ended  chan struct{}
+	ctx     context.Context // of the requests
+	cancel  context.CancelFunc
+	due     chan struct{} // a request is due
+	closing chan struct{}
+	ended   chan struct{}
 
 	mu      sync.Mutex
 	waiting []*model.SpanModel
@@ -53,7 +55,9 @@ type collector struct {
 	closed  bool // no more spans are accepted
 	lost    int  // spans dropped since the last log line
 
-	logged   time.Time // of the last log line about spans that are not sent; this and the next are of the goroutine
+	// The goroutine's.
+	last     bool      // no spans are sent after the ones that wait
+	logged   time.Time // of the last log line about spans that are not sent
 	reported bool      // such a line was logged since the last request that succeeded
 }
 
@@ -62,8 +66,9 @@ var _ reporter.Reporter = (*collector)(nil)
 // newCollector returns a collector that collects, and sends after its start.
 func newCollector(s *settings) *collector {
 	c := &collector{
-		url: s.endpoint, backlog: s.backlog, batch: min(s.batch, s.backlog), interval: s.interval, now: time.Now,
-		due: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{}),
+		url: s.endpoint, backlog: s.backlog, batch: min(s.batch, s.backlog), interval: s.interval,
+		timeout: requestTimeout, ending: endTimeout, now: time.Now,
+		due: make(chan struct{}, 1), closing: make(chan struct{}), ended: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if transport, ok := http.DefaultTransport.(*http.Transport); ok {
@@ -96,13 +101,6 @@ func (r *collectors) list() []*collector {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.all)
-}
-
-// flush has all collectors send the spans that wait.
-func (r *collectors) flush() {
-	for _, c := range r.list() {
-		c.wake()
-	}
 }
 
 // Stopped sends the last spans of the process, for at most two seconds. The program calls it after its servers have stopped.
@@ -168,8 +166,8 @@ func (c *collector) close() {
 		return
 	}
 	c.closed = true
-	close(c.ending)
-	time.AfterFunc(endTimeout, c.cancel)
+	close(c.closing)
+	time.AfterFunc(c.ending, c.cancel)
 }
 
 func (c *collector) run() {
@@ -182,11 +180,9 @@ func (c *collector) run() {
 		select {
 		case <-c.due:
 		case <-ticker.C:
-		case <-c.ending:
+		case <-c.closing:
+			c.last = true
 			c.sendWaiting()
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.drop(len(c.waiting))
 			return
 		}
 		c.sendWaiting()
@@ -227,6 +223,9 @@ func (c *collector) settle(batch []*model.SpanModel, err error) (lost int) {
 	var refused refusal
 	switch c.failing = err != nil; {
 	case err == nil:
+	case c.last:
+		c.drop(len(batch) + len(c.waiting))
+		c.waiting = nil
 	case errors.As(err, &refused) && !refused.temporary():
 		c.drop(len(batch))
 	default:
@@ -257,7 +256,7 @@ func (c *collector) post(spans []*model.SpanModel) error {
 	if err != nil {
 		return fmt.Errorf("encode spans: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url.String(), bytes.NewReader(body))
 	if err != nil {

@@ -37,11 +37,10 @@ func setup(c *caddy.Controller) error {
 	reload.Follow(c, reload.Owner{
 		Start: func() error { running.start(t.collector); return nil },
 		Stop: func(end reload.End) error {
-			if end == reload.Exit {
-				running.flush() // the servers still answer; Stopped sends the last spans
-				return nil
+			t.collector.wake()
+			if end != reload.Exit { // at an exit the servers still answer: Stopped ends the collectors
+				time.AfterFunc(lateTime, t.collector.close)
 			}
-			time.AfterFunc(lateTime, t.collector.close)
 			return nil
 		},
 	})

@@ -60,7 +60,21 @@ func newTrace(s *settings, local *model.Endpoint) (*Trace, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Trace{every: s.every, collector: c, tracer: zipkinot.Wrap(tracer)}, nil
+	return &Trace{every: s.every, collector: c, tracer: safeTracer{zipkinot.Wrap(tracer)}}, nil
+}
+
+// safeTracer is a tracer for headers of clients: zipkin-go panics at some values of the header b3, and a panic in CoreDNS's server
+// for gRPC ends the process.
+type safeTracer struct{ ot.Tracer }
+
+// Extract implements ot.Tracer.
+func (t safeTracer) Extract(format, carrier any) (c ot.SpanContext, err error) {
+	defer func() {
+		if recover() != nil {
+			c, err = nil, ot.ErrSpanContextCorrupted
+		}
+	}()
+	return t.Tracer.Extract(format, carrier)
 }
 
 // Name implements plugin.Handler.
