@@ -57,8 +57,7 @@ func TestDuplicateServerBlock(t *testing.T) {
 func TestUnknownDirective(t *testing.T) {
 	paths := map[string]string{"clusterdns": daemon.Build(t, "clusterdns"), "nodecache": daemon.Build(t, "nodecache")}
 	for _, tc := range []struct{ program, directive, want string }{
-		{"nodecache", "trace", ", which node-local-dns has and nodecache does not: remove it, or keep node-local-dns where it is needed; nodecache -plugins lists the directives"},
-		{"nodecache", "acl", ", which CoreDNS has and nodecache does not: remove it, or keep CoreDNS where it is needed; "},
+		{"nodecache", "acl", ", which CoreDNS has and nodecache does not: remove it, or keep CoreDNS where it is needed; nodecache -plugins lists the directives"},
 		{"clusterdns", "geoip", ", which CoreDNS has and clusterdns does not: "},
 		{"clusterdns", "kubernetess", `: did you mean "kubernetes"?`},
 		{"nodecache", "forwrad", `: did you mean "forward"?`},

@@ -61,7 +61,6 @@ func main() {
 	d := daemon.Daemon{
 		Name:       "nodecache",
 		Directives: directives,
-		Replaced:   daemon.Replaced{Name: "node-local-dns", Directives: nodelocaldns.Directives},
 		Commands:   map[string]func([]string) int{"doctor": doctor.Command, "cleanup": cleanup.Command, "probe": probe.Command("nodecache")},
 		Flags:      node.Flags,
 		Source:     node.Source,

@@ -45,7 +45,7 @@ const (
 type Trace struct {
 	Next plugin.Handler
 
-	every     uint64 // one of so many queries is traced; 0 for none
+	every     uint64 // every n-th query is traced; 0 for none
 	queries   atomic.Uint64
 	collector *collector
 	tracer    ot.Tracer

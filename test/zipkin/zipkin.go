@@ -136,7 +136,7 @@ func (c *Collector) Release() {
 	}
 }
 
-// State is what a collector has received.
+// State is the requests that a collector has received, and their spans.
 type State struct {
 	Spans    []Span
 	Requests int
@@ -175,11 +175,13 @@ func (s State) Roots(tag, value string) (all []Span) {
 	return all
 }
 
-// Traces waits for a number of traces whose root has a tag, and returns the spans of each.
+// Traces waits for a number of traces whose root has a tag, and returns the spans of each, in the order in which the traces begin.
 func (c *Collector) Traces(t testing.TB, number int, tag, value string) (traces [][]Span) {
 	t.Helper()
 	s := c.Await(t, fmt.Sprintf("%d traces of %s", number, value), func(s State) bool { return len(s.Roots(tag, value)) >= number })
-	for _, root := range s.Roots(tag, value) {
+	roots := s.Roots(tag, value)
+	slices.SortStableFunc(roots, func(a, b Span) int { return cmp.Compare(a.Timestamp, b.Timestamp) })
+	for _, root := range roots {
 		traces = append(traces, slices.DeleteFunc(slices.Clone(s.Spans), func(span Span) bool { return span.TraceID != root.TraceID }))
 	}
 	return traces
