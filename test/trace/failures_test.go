@@ -1,7 +1,6 @@
 package trace
 
 import (
-	"context"
 	"net/http"
 	"os/exec"
 	"strconv"
@@ -10,11 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/coredns/coredns/pb"
 	"github.com/miekg/dns"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/zipkin"
@@ -182,54 +177,6 @@ func TestNoCollector(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestGRPC continues the trace of a client over gRPC. A client with a header at which zipkin-go panics is served, as is the next
-// client.
-func TestGRPC(t *testing.T) {
-	u, z := startUpstream(t), zipkin.New(t)
-	const corefile = `grpc://.:GRPC {
-    bind 127.0.0.1
-    trace COLLECTOR {
-        zipkin_max_batch_interval 10ms
-    }
-    errors
-    debug
-    forward . UPSTREAM
-}
-.:PORT {
-    bind 127.0.0.1
-}
-`
-	address := dead(t)
-	port := address[strings.LastIndex(address, ":")+1:]
-	start(t, daemon.Program(t, "clusterdns"), z, u, strings.ReplaceAll(corefile, "GRPC", port))
-	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = connection.Close() }()
-	ask := func(header ...string) {
-		t.Helper()
-		query, err := new(dns.Msg).SetQuestion("a.example.", dns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx := metadata.AppendToOutgoingContext(context.Background(), header...)
-		if _, err := pb.NewDnsServiceClient(connection).Query(ctx, &pb.DnsPacket{Msg: query}); err != nil {
-			t.Errorf("%v: %v", header, err)
-		}
-	}
-	ask("b3", "463ac35c9f6413ad463ac35c9f6413ade")
-	ask("b3", "463ac35c9f6413ad-0020000000000001-1")
-	z.Await(t, "trace of the client", func(s zipkin.State) bool {
-		for _, span := range s.Spans {
-			if span.TraceID == "463ac35c9f6413ad" && span.Name == "forward" {
-				return true
-			}
-		}
-		return false
-	})
 }
 
 // TestDatadog refuses an endpoint of Datadog with one line.
