@@ -57,7 +57,6 @@ func TestDuplicateServerBlock(t *testing.T) {
 func TestUnknownDirective(t *testing.T) {
 	paths := map[string]string{"clusterdns": daemon.Build(t, "clusterdns"), "nodecache": daemon.Build(t, "nodecache")}
 	for _, tc := range []struct{ program, directive, want string }{
-		{"nodecache", "trace", ", which node-local-dns has and nodecache does not: remove it, or keep node-local-dns where it is needed; nodecache -plugins lists the directives"},
 		{"nodecache", "acl", ", which CoreDNS has and nodecache does not: remove it, or keep CoreDNS where it is needed; "},
 		{"clusterdns", "geoip", ", which CoreDNS has and clusterdns does not: remove it, or keep CoreDNS where it is needed; clusterdns -plugins lists the directives; a program with other plugins: https://github.com/nearside-dns/nearside/blob/main/docs/bundle.md"},
 		{"clusterdns", "etcd", ", which CoreDNS has and clusterdns does not: "},

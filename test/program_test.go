@@ -70,6 +70,19 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// TestDirectivesOfNodeLocalDNS checks that nodecache has the directives of node-local-dns.
+func TestDirectivesOfNodeLocalDNS(t *testing.T) {
+	_, output := run(t, "", daemon.Build(t, "nodecache"), "-plugins")
+	for _, name := range []string{
+		"timeouts", "reload", "bufsize", "bind", "debug", "trace", "health", "pprof", "prometheus", "errors", "log", "dns64",
+		"loadbalance", "cache", "rewrite", "template", "hosts", "loop", "forward", "whoami",
+	} {
+		if !strings.Contains("\n"+output, "\n"+name+"\n") {
+			t.Errorf("no directive %s", name)
+		}
+	}
+}
+
 // TestNodecache starts nodecache with the server blocks of node-local-dns's Corefile, without the settings of the node.
 func TestNodecache(t *testing.T) {
 	daemon.Start(t, daemon.Build(t, "nodecache"), `cluster.local:PORT {

@@ -31,6 +31,7 @@ var directives = []string{
 	"bind",
 	"debug",
 	"nodelocal",
+	"trace",
 	"ready",
 	"health",
 	"pprof",
@@ -64,7 +65,6 @@ func main() {
 	d := daemon.Daemon{
 		Name:       "nodecache",
 		Directives: directives,
-		Replaced:   daemon.Replaced{Name: "node-local-dns", Directives: nodelocaldns.Directives},
 		Commands:   map[string]func([]string) int{"doctor": doctor.Command, "cleanup": cleanup.Command, "probe": probe.Command("nodecache")},
 		Flags:      func(f *flag.FlagSet) { node.Flags(f); taint.Flags(f) },
 		Source:     node.Source,

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	ot "github.com/opentracing/opentracing-go"
+	"github.com/opentracing/opentracing-go/ext"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 )
@@ -25,12 +27,27 @@ type attempt struct {
 	passed  bool          // the next upstream was tried, while the upstream of this attempt may hold the query
 	refusal int           // response code to the query with the caller; 0 if it was not refused
 	trial   bool          // of an upstream that is down
+	span    ot.Span       // nil without tracing, and after the last call
 }
 
 func (a *attempt) endTrial() {
 	if a.trial {
 		a.trial = false
 		a.to.trials.Add(-1)
+	}
+}
+
+// trace starts the span of an attempt, as CoreDNS names it, if the query has a span.
+func (a *attempt) trace(query ot.Span) {
+	if query != nil {
+		a.span = query.Tracer().StartSpan("connect", ot.ChildOf(query.Context()), ot.Tag{Key: string(ext.PeerAddress), Value: a.to.address})
+	}
+}
+
+func (a *attempt) endSpan() {
+	if a.span != nil {
+		a.span.Finish()
+		a.span = nil
 	}
 }
 
@@ -45,14 +62,19 @@ func (x *exchange) receive(call *transport.Call) bool {
 		a.stream = nil
 	}
 	now := time.Now()
-	err := call.Err
+	err, replied := call.Err, false
 	if err == nil {
-		if err = x.readReply(&x.message, call, a.to, overUDP); err == nil {
-			return x.read(a, call, overUDP, now)
-		}
+		err = x.readReply(&x.message, call, a.to, overUDP)
 	}
-	x.callFailed(a, err, overUDP, now)
-	return false
+	if err == nil {
+		replied = x.read(a, call, overUDP, now)
+	} else {
+		x.callFailed(a, err, overUDP, now)
+	}
+	if a.stream == nil && a.udp == nil {
+		a.endSpan()
+	}
+	return replied
 }
 
 // read evaluates a message, unless it refuses an option that was added to the query: then the query is repeated without.

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	ot "github.com/opentracing/opentracing-go"
+
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
@@ -42,6 +44,7 @@ type progress struct {
 	f       *Forward
 	wire    wireQuery // the query of Exchange
 	overTCP bool      // from the client
+	span    ot.Span   // of the query of the plugin chain, nil without tracing
 	queries
 
 	started  time.Time
@@ -207,6 +210,7 @@ func (x *exchange) proceed(b *batch.Batch, replied bool) {
 func (x *exchange) finish(b *batch.Batch, replied bool) {
 	for _, a := range x.attempts {
 		a.endTrial()
+		a.endSpan()
 		if a.stream != nil && a.to.stream.Cancel(a.stream) {
 			x.users--
 		}
@@ -425,6 +429,7 @@ func (x *exchange) try(now time.Time) {
 	}
 	a.share = min(x.f.readTimeout, x.deadline.Sub(now)/time.Duration(others+1))
 	x.attempts = append(x.attempts, a)
+	a.trace(x.span)
 	x.send(a, now)
 	if x.f.hedge > 0 && !x.hedged && others > 0 && !x.last {
 		x.nextAt = now.Add(x.f.hedge)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
+	ot "github.com/opentracing/opentracing-go"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
@@ -66,6 +67,7 @@ func (f *Forward) forwardMessage(ctx context.Context, state *request.Request) (f
 	}
 	x.users++ // until the wait is over, since x may be cancelled
 	defer x.leave()
+	x.span = ot.SpanFromContext(ctx)
 	var b batch.Batch
 	x.run(&b)
 	b.Flush()

@@ -55,6 +55,7 @@ var Directives = []string{
 	"bufsize",
 	"bind",
 	"debug",
+	"trace",
 	"ready",
 	"health",
 	"pprof",

@@ -40,8 +40,6 @@ type Daemon struct {
 	Name string
 	// Directives are the names that a Corefile may use, in the order in which plugins see a query.
 	Directives []string
-	// Replaced is the program besides CoreDNS whose Corefiles this one reads.
-	Replaced Replaced
 	// Commands are the program's subcommands by name. They get the arguments after the name and return the exit code.
 	Commands map[string]func(args []string) int
 	// Flags adds the program's own flags. They check their values.
@@ -68,12 +66,6 @@ type Daemon struct {
 	served    atomic.Pointer[string]         // the tokens of the instance's Corefile
 	finished  sync.Once
 	ended     chan struct{} // closed at the end of the shutdown
-}
-
-// Replaced is a program with Corefiles.
-type Replaced struct {
-	Name       string
-	Directives []string
 }
 
 // Run runs the server until it ends, and returns the exit code of the process.

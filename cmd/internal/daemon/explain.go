@@ -44,18 +44,12 @@ func (d *Daemon) adviseOnDirective(text string) string {
 		return text
 	}
 	name := found[1]
-	has := ""
-	switch {
-	case slices.Contains(d.Replaced.Directives, name):
-		has = d.Replaced.Name
-	case slices.Contains(directivesOfCoreDNS, name):
-		has = "CoreDNS"
-	}
-	if near := d.nearest(name); has == "" && near != "" {
+	ofCoreDNS := slices.Contains(directivesOfCoreDNS, name)
+	if near := d.nearest(name); !ofCoreDNS && near != "" {
 		return text + fmt.Sprintf(": did you mean %q?", near)
 	}
-	if has != "" {
-		text += fmt.Sprintf(", which %s has and %s does not: remove it, or keep %[1]s where it is needed", has, d.Name)
+	if ofCoreDNS {
+		text += fmt.Sprintf(", which CoreDNS has and %s does not: remove it, or keep CoreDNS where it is needed", d.Name)
 	}
 	return text + fmt.Sprintf("; %s -plugins lists the directives; a program with other plugins: %s", d.Name, pages.Bundle)
 }

@@ -36,4 +36,5 @@ import (
 	_ "github.com/nearside-dns/nearside/plugin/cache"
 	_ "github.com/nearside-dns/nearside/plugin/fastpath"
 	_ "github.com/nearside-dns/nearside/plugin/forward"
+	_ "github.com/nearside-dns/nearside/plugin/trace"
 )

@@ -15,6 +15,7 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath"
+	"github.com/nearside-dns/nearside/plugin/trace"
 )
 
 // reloadTimeout bounds how long a shutdown waits for a running reload.
@@ -84,12 +85,13 @@ func (d *Daemon) stopServers() {
 	d.finish()
 }
 
-// finish runs the program's hook and removes the pidfile.
+// finish runs the program's hook, sends the last spans and removes the pidfile.
 func (d *Daemon) finish() {
 	d.finished.Do(func() {
 		if d.Stopped != nil {
 			d.Stopped()
 		}
+		trace.Stopped()
 		if err := removePidfile(caddy.PidFile); err != nil {
 			clog.Warningf("Pidfile: %s", oneLine(err))
 		}

@@ -23,12 +23,6 @@ const (
 	defaultKubeDNS  = "/etc/kube-dns"
 )
 
-// Directives are those of node-local-dns.
-var Directives = []string{
-	"timeouts", "reload", "bufsize", "bind", "debug", "trace", "health", "pprof", "prometheus", "errors", "log", "dns64",
-	"loadbalance", "cache", "rewrite", "template", "hosts", "loop", "forward", "whoami",
-}
-
 // options are the values of the flags.
 type options struct {
 	localIPs       addresses

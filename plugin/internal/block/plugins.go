@@ -67,6 +67,7 @@ var plugins = map[string]traits{
 	"searchpath":   {hits: true, neutral: true}, // its answers are stored
 	"secondary":    {hits: true},
 	"template":     {hits: true, late: true},
+	"trace":        {neutral: true},             // a span for every query
 	"transfer":     {hits: true, misses: true},  // zone transfers are not stored
 	"whoami":       {hits: true, neutral: true}, // its answers have the TTL 0
 }
