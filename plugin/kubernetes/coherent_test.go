@@ -196,9 +196,25 @@ func (w *blockedWriter) lines() (all []string) {
 	return all
 }
 
+// awaitLines waits until the lines of earlier tests are logged.
+func awaitLines(t *testing.T, v *handlers) {
+	t.Helper()
+	waiting := func() int {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		return len(v.lines)
+	}
+	for end := time.Now().Add(10 * time.Second); waiting() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the lines of earlier tests are not logged")
+		}
+	}
+}
+
 // TestCoherent_BlockedLog has a view that ceases to be live and is live again while the output of the process is blocked: the
 // goroutine that notifies sessions does not wait for it. A limited number of lines is logged later.
 func TestCoherent_BlockedLog(t *testing.T) {
+	awaitLines(t, &views)
 	w := &blockedWriter{released: make(chan struct{})}
 	stdlog.SetOutput(w)
 	t.Cleanup(func() { stdlog.SetOutput(os.Stderr) })
