@@ -86,15 +86,60 @@ func TestParityWithPlugins(t *testing.T) {
 		{"whoami", []string{"whoami"}, nil, 40},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p := startPair(t, "clusterdns", clusterBlock(folder, tc.lines...))
-			compare := comparison{ttl: 1}
-			compare.checkAll(t, p, tc.own, 2)
-			before := p.on.scrape(t)
-			sent := compare.checkAll(t, p, ordinary, 2)
-			answered, _ := p.counted(t, before, sent)
-			if percent := 100 * answered / sent; percent < tc.minimum {
-				t.Errorf("%d of %d queries were answered by the fast path, want %d%%", answered, sent, tc.minimum)
-			}
+			checkPlugin(t, startPair(t, "clusterdns", clusterBlock(folder, tc.lines...)), tc.own, ordinary, tc.minimum)
+		})
+	}
+}
+
+// checkPlugin compares the replies of both programs to the queries that concern a plugin, and to ordinary ones, of which the fast path
+// answers the minimum, a percentage.
+func checkPlugin(t *testing.T, p pair, own, ordinary []query, minimum int) {
+	t.Helper()
+	compare := comparison{ttl: 1}
+	compare.checkAll(t, p, own, 2)
+	before := p.on.scrape(t)
+	sent := compare.checkAll(t, p, ordinary, 2)
+	answered, _ := p.counted(t, before, sent)
+	if percent := 100 * answered / sent; percent < minimum {
+		t.Errorf("%d of %d queries were answered by the fast path, want %d%%", answered, sent, minimum)
+	}
+}
+
+// TestParityOfCacheWithPlugins is TestParityWithPlugins for nodecache: the plugins are before and behind cache and forward, and misses are
+// queries in wire form where the plugins permit it.
+func TestParityOfCacheWithPlugins(t *testing.T) {
+	u := startUpstream(t, answerScript(t))
+	ordinary := slices.Concat(
+		plain(t, scriptedNames()),
+		variants(t, "a.test.", dns.TypeA),
+		variants(t, "chain.test.", dns.TypeA),
+		variants(t, "many.test.", dns.TypeA),
+		variants(t, "none.test.", dns.TypeA),
+	)
+	for _, tc := range []struct {
+		name    string
+		lines   []string
+		own     []query
+		minimum int // percentage of the ordinary queries that is answered by the fast path
+	}{
+		{"any", []string{"any"}, []query{{"ANY", pack(t, newQuery("any.test.", dns.TypeANY))}}, 50},
+		{"bufsize", []string{"bufsize 700"}, variants(t, "many.test.", dns.TypeAAAA), 40},
+		{"cancel", []string{"cancel 2s"}, nil, 50},
+		{"dns64", []string{"dns64"}, slices.Concat(variants(t, "a.test.", dns.TypeAAAA), variants(t, "chain.test.", dns.TypeAAAA), variants(t, "secure.test.", dns.TypeAAAA)), 40},
+		{"dns64 for all", []string{"dns64 {\nallow_ipv4\ntranslate_all\n}"}, slices.Concat(variants(t, "a.test.", dns.TypeAAAA), variants(t, "chain.test.", dns.TypeAAAA),
+			variants(t, "blocked.test.", dns.TypeAAAA)), 40},
+		{"header", []string{"header {\nresponse set aa\nresponse clear ra\n}"}, nil, 50},
+		{"hosts", []string{"hosts {\n192.0.2.99 a.test b.test\nfallthrough\n}"}, variants(t, "b.test.", dns.TypeA), 40},
+		{"local", []string{"local"}, slices.Concat(plain(t, []string{"localhost.", "a.localhost.", "localhost.test.", "1.0.0.127.in-addr.arpa."}), variants(t, "localhost.", dns.TypeA)), 50},
+		{"log of errors", []string{"log . {\nclass error\n}"}, variants(t, "fail.test.", dns.TypeA), 10},
+		{"minimal", []string{"minimal"}, variants(t, "mx.test.", dns.TypeMX), 50},
+		{"rewrite", []string{"rewrite name exact chain.test many.test", "rewrite name suffix .example.org .test answer auto"}, plain(t, []string{"a.example.org.", "none.example.org.", "chain.example.org."}), 40},
+		{"template", []string{"template IN A test {\nmatch ^none[.]\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\nfallthrough\n}"}, nil, 50},
+		{"several", []string{"bufsize 1232", "dns64 {\nallow_ipv4\n}", "log . {\nclass error\n}", "local", "rewrite name exact chain.test many.test", "minimal", "nsid a"},
+			variants(t, "a.test.", dns.TypeAAAA), 10},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			checkPlugin(t, startPair(t, "nodecache", cacheBlock(u, append([]string{"cache"}, tc.lines...)...)), tc.own, ordinary, tc.minimum)
 		})
 	}
 }
