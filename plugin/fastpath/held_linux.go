@@ -103,7 +103,7 @@ func (t *heldTable) hold(l *lookup, r *request) bool {
 	const attempts = 3 // while the Service changes
 	for range attempts {
 		w, ok := l.route.awaiter.AwaitName(name, l.query.Search)
-		if !ok {
+		if !ok || l.route.rewrites != nil && changesName(l.route.rewrites, name, l.query.Type) {
 			return false
 		}
 		if held, retry := t.add(l, r, name, w); !retry {

@@ -56,8 +56,8 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	l.keyLen = len(key)
 	// CoreDNS dispatches a question for DS to the block of a parent zone, if there is one.
 	name := answers.KeyName(key)
-	if l.route = s.routes.find(name); l.route == nil || l.route.keyspace == 0 || q.Type == dns.TypeDS {
-		return false
+	if l.route = s.routes.find(name); l.route == nil || l.route.keyspace == 0 || q.Type == dns.TypeDS || q.Type == dns.TypeANY {
+		return false // plugin any answers queries of type ANY, also if plugin rewrite makes others of that type
 	}
 	if l.route.local && bytes.HasPrefix(name, localhost) {
 		return false
@@ -86,10 +86,14 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 
 // isLogged reports whether plugin log may log the answer to a query, given what it logs.
 func isLogged(logged block.Logged, e *answers.Entry, q *answers.Query) bool {
-	if e.Plain.HasData() {
-		return logged&block.LoggedData != 0 || logged&block.LoggedSigned != 0 && q.DO
+	kind, rcode := block.LoggedError, e.Plain.Rcode()
+	switch answered := e.Plain.HasAnswers(); {
+	case answered && rcode == dns.RcodeSuccess:
+		kind = block.LoggedData
+	case !answered && (rcode == dns.RcodeSuccess || rcode == dns.RcodeNameError):
+		kind = block.LoggedDenial
 	}
-	return logged&block.LoggedOther != 0
+	return logged&kind != 0 || logged&block.LoggedSigned != 0 && q.DO
 }
 
 // mayTranslate reports whether plugin dns64, nil for none, looks at the answer to a query.
@@ -108,10 +112,12 @@ func translates(d *dns64.DNS64, e *answers.Entry, q *answers.Query) bool {
 // isRewritten reports whether plugin rewrite changes queries for a name, in wire form and lower case, so that a stored answer for the
 // name itself is not theirs.
 func isRewritten(rules block.Rewrites, e *answers.Entry, name []byte, qtype uint16) bool {
-	return e.Memo(func() bool {
-		text, _, err := dns.UnpackDomainName(name, 0)
-		return err != nil || rules.Apply(text, qtype)
-	})
+	return e.Memo(func() bool { return changesName(rules, name, qtype) })
+}
+
+func changesName(rules block.Rewrites, name []byte, qtype uint16) bool {
+	text, _, err := dns.UnpackDomainName(name, 0)
+	return err != nil || rules.Apply(text, qtype)
 }
 
 // findEntry finds the entry of a key, and the counters of the answer.

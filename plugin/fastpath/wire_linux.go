@@ -22,6 +22,7 @@ func (r *request) setWire(rt *route, q *answers.Query, key []byte, received time
 	r.Query, r.Packed, r.Server, r.Dispatcher, r.Answerer = *q, r.query, rt.counters.server, r.server, r
 	if q.Search != nil { // a slice of the reader's buffer
 		r.Query.Parse(r.query)
+		r.Query.UDPSize = q.UDPSize // plugin bufsize may have reduced it
 	}
 }
 
@@ -81,6 +82,7 @@ func (s *server) Dispatch(b *batch.Batch, q *block.WireQuery) bool {
 	l, now := lookup{nested: true}, answers.Now()
 	found := l.find(s, q.Packed, q.Client, now)
 	d := &dispatched{Answerer: q.Answerer, route: l.route, received: now}
+	q.UDPSize = l.query.UDPSize // plugin bufsize of the other block may have reduced it
 	switch {
 	case found && (l.viewed || l.entry.Count != nil):
 		return false

@@ -110,6 +110,22 @@ func TestWaitForEndpoint(t *testing.T) {
 	})
 }
 
+// TestWaitRewritten: a query for a name that plugin rewrite changes does not wait for the name.
+func TestWaitRewritten(t *testing.T) {
+	folder := newCluster(t)
+	manifest(t, folder, "workers.yaml", workers("4s"))
+	s := start(t, "clusterdns", strings.ReplaceAll(clusterBlock(folder, "rewrite name exact ep-0.workers.shop.svc.cluster.local web.shop.svc.cluster.local"), "FASTPATH", ""))
+	w := dial(t, "udp", "127.0.0.1", s)
+	if reply := brief(t, w.ask(t, packed(t, "ep-0.workers", dns.TypeA))); !strings.HasPrefix(reply, "NOERROR 10.") {
+		t.Errorf("reply %s", reply)
+	}
+	w.send(t, packed(t, "ep-1.workers", dns.TypeA))
+	s.awaitWaiting(t, 1)
+	if n := s.scrape(t).Sum(waitedTotal); n != 0 {
+		t.Errorf("%v queries have waited before", n)
+	}
+}
+
 // TestWaitAgain: the negative answer after the time is not repeated to queries that have not waited.
 func TestWaitAgain(t *testing.T) {
 	const wait = 300 * time.Millisecond

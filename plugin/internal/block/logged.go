@@ -13,8 +13,11 @@ type Logged uint8
 
 const (
 	LoggedData   Logged = 1 << iota // NOERROR with answers
-	LoggedOther                     // other replies
+	LoggedDenial                    // NOERROR and NXDOMAIN without answers
+	LoggedError                     // other replies
 	LoggedSigned                    // those with an expired signature: to queries with DO
+
+	loggedAll = LoggedData | LoggedDenial | LoggedError
 )
 
 // LogRule is a rule of plugin log. The first one whose zone has a name decides.
@@ -47,13 +50,13 @@ func logRules(h plugin.Handler) (all LogRules) {
 		for class := range r.Class {
 			switch class { // see response.Typify
 			case response.Success:
-				rule.Logged |= LoggedData | LoggedOther // also a denial without an SOA record
+				rule.Logged |= LoggedData | LoggedDenial // NOERROR without answers and without an SOA record
 			case response.Denial:
-				rule.Logged |= LoggedOther
+				rule.Logged |= LoggedDenial
 			case response.Error:
-				rule.Logged |= LoggedOther | LoggedSigned
+				rule.Logged |= LoggedError | LoggedSigned
 			default:
-				rule.Logged |= LoggedData | LoggedOther
+				rule.Logged |= loggedAll
 			}
 		}
 		all = append(all, rule)
