@@ -184,6 +184,9 @@ func (e *External) resolve(q *query, host string, qtype uint16) (records []dns.R
 		return nil, false
 	}
 	q.foreign = true
+	if depth > 0 && q.validity != nil {
+		q.validity.End() // it may lack the records behind the last host
+	}
 	ctx := context.WithValue(q.ctx, dnsserver.LoopKey{}, depth+1)
 	state := q.state
 	state.Req = searchlist.WithoutOption(state.Req) // the search list does not apply to the host

@@ -71,6 +71,8 @@ func (e *External) next(q *query, inFront *answers.Properties) (int, error) {
 	p.Foreign = q.validity == nil || !p.ByGeneration()
 	if q.validity != nil {
 		p.Join(q.validity)
+	} else {
+		p.End() // the Services are not read yet: the name may exist
 	}
 	if p.Foreign && p.Expires == 0 && p.Voucher == nil {
 		p.Until(answers.Now()) // a cache knows when its TTL ends, and nothing else does

@@ -14,6 +14,7 @@ import (
 
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/coredns/coredns/plugin/pkg/reuseport"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nearside-dns/nearside/cmd/internal/flagvalue"
@@ -74,14 +75,22 @@ func (s *Server) Serve(ctx context.Context, every time.Duration) {
 	}
 }
 
+// Limits of clients: those of plugin prometheus, and more time for a reply over a slow network.
+const (
+	timeout      = 5 * time.Second
+	writeTimeout = 30 * time.Second
+	maxScrapes   = 8
+)
+
 func (s *Server) serve(ctx context.Context, listener net.Listener) {
 	if s.tls.enabled {
 		listener = s.tls.wrap(listener)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.Handler())
-	// The timeout includes the handshake of TLS.
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: log.New(warnings{}, "", 0)}
+	mux.Handle("/metrics", promhttp.InstrumentMetricHandler(prometheus.DefaultRegisterer,
+		promhttp.HandlerFor(prometheus.DefaultGatherer, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})))
+	// The first timeout includes the handshake of TLS.
+	server := &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: writeTimeout, IdleTimeout: timeout, ErrorLog: log.New(warnings{}, "", 0)}
 	context.AfterFunc(ctx, func() {
 		if err := server.Close(); err != nil {
 			clog.Warningf("Metrics: %s", err)

@@ -308,6 +308,33 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
+// TestIdleClients has clients that keep their connections after a reply: the server closes them.
+func TestIdleClients(t *testing.T) {
+	t.Parallel()
+	s := &Server{Address: "127.0.0.1:0"}
+	listener, err := net.Listen("tcp", s.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go s.serve(ctx, listener)
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.Write([]byte("GET /metrics HTTP/1.1\r\nHost: metrics\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(4 * timeout)); err != nil {
+		t.Fatal(err)
+	}
+	if reply, err := io.ReadAll(conn); err != nil || !bytes.HasPrefix(reply, []byte("HTTP/1.1 200 OK")) {
+		t.Errorf("the connection is not closed: %v, reply %.60q", err, reply)
+	}
+}
+
 // TestInvalidFiles has files with which no handshake succeeds.
 func TestInvalidFiles(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")

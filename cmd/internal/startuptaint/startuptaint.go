@@ -116,6 +116,7 @@ func (r *Remover) follow(ctx context.Context, remove func(context.Context) (bool
 					clog.Errorf("Taint %s stays on node %s until a retry succeeds: %s", r.key, node, text)
 					logged = text
 				}
+				wait = min(pause, maxRetry)
 				pause = min(2*pause, maxRetry)
 			case removed:
 				clog.Infof("Taint %s removed from node %s: nodecache is ready", r.key, node)
@@ -150,15 +151,17 @@ func remove(ctx context.Context, client rest.Interface, node, key string) (remov
 	return true, nil
 }
 
-// without returns the JSON patch (RFC 6902) that removes the taints with the key, nil if there is none. The list of taints
-// is replaced as a whole, as the API requires, and only if no other client has changed it.
+// without returns the JSON patch (RFC 6902) that removes the taints with the key, nil if there is none. It fails if another client
+// has changed the list meanwhile, so that another taint is in the place.
 func without(taints []corev1.Taint, key string) ([]byte, error) {
-	others := slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool { return t.Key == key })
-	if len(others) == len(taints) {
+	var patch []map[string]any
+	for i, t := range slices.Backward(taints) {
+		if path := fmt.Sprintf("/spec/taints/%d", i); t.Key == key {
+			patch = append(patch, map[string]any{"op": "test", "path": path + "/key", "value": key}, map[string]any{"op": "remove", "path": path})
+		}
+	}
+	if patch == nil {
 		return nil, nil
 	}
-	return json.Marshal([]map[string]any{
-		{"op": "test", "path": "/spec/taints", "value": taints},
-		{"op": "replace", "path": "/spec/taints", "value": others},
-	})
+	return json.Marshal(patch)
 }

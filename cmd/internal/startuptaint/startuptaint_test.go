@@ -211,8 +211,8 @@ func TestWithout(t *testing.T) {
 	}{
 		{"no taint", nil, ""},
 		{"another taint", []corev1.Taint{yes}, ""},
-		{"the only taint", []corev1.Taint{no}, `"value":[]`},
-		{"one of two", []corev1.Taint{no, yes}, `"op":"replace","path":"/spec/taints","value":[{"key":"node.cilium.io/agent-not-ready","effect":"NoExecute"}]`},
+		{"one of two", []corev1.Taint{yes, no}, `[{"op":"test","path":"/spec/taints/1/key","value":"nearside.dev/nodecache-not-ready"},{"op":"remove","path":"/spec/taints/1"}]`},
+		{"two, the last one first", []corev1.Taint{no, yes, no}, `{"op":"remove","path":"/spec/taints/2"},{"op":"test","path":"/spec/taints/0/key",`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := without(tc.taints, key)
