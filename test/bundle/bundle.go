@@ -13,7 +13,7 @@ import (
 
 const module = "github.com/nearside-dns/nearside"
 
-// Commands returns the commands of docs/bundle.md that change plugin.cfg and generate, given the root of the repository.
+// Commands returns the commands of docs/bundle.md, except those that download and build, given the root of the repository.
 func Commands(t testing.TB, root string) string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(root, "docs/bundle.md"))
@@ -29,7 +29,8 @@ func Commands(t testing.TB, root string) string {
 	for line := range strings.SplitSeq(block, "\n") {
 		switch {
 		case strings.HasPrefix(line, "git clone "), strings.HasPrefix(line, "cd "): // Build has a copy
-		case strings.HasPrefix(line, "go get "), line == "go build": // Build uses this repository
+		case line == "go get "+module: // Build has this repository
+		case line == "go build": // Build has flags
 		default:
 			commands = append(commands, line)
 		}
@@ -51,12 +52,12 @@ func Build(t testing.TB, root, commands string) string {
 	if err := os.CopyFS(sources, os.DirFS(stock)); err != nil {
 		t.Fatal(err)
 	}
-	run(t, sources, "bash", "-euo", "pipefail", "-c", commands)
 	run(t, sources, "go", "mod", "edit", "-require="+module+"@v0.0.0", "-replace="+module+"="+root)
 	appendFile(t, filepath.Join(sources, "go.sum"), filepath.Join(root, "go.sum"))
+	run(t, sources, "bash", "-euo", "pipefail", "-c", commands)
 	program := filepath.Join(folder, "coredns")
 	// With the flags of the stock CoreDNS of test/install.sh, most packages are in Go's cache.
-	run(t, sources, "go", "build", "-mod=mod", "-buildvcs=false", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, ".")
+	run(t, sources, "go", "build", "-buildvcs=false", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, ".")
 	return program
 }
 

@@ -53,6 +53,16 @@ func waitFor(t *testing.T, address, name, want string) {
 	t.Fatalf("%s: %q, want %q", name, got, want)
 }
 
+// waitForLog waits until a program has logged a text.
+func waitForLog(t *testing.T, p *daemon.Process, want string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(p.Output(), want); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not logged: %q in %s", want, p.Output())
+		}
+	}
+}
+
 func service(name, ip string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
@@ -105,9 +115,7 @@ func TestPage(t *testing.T) {
 }
 `, api.URL()))
 	t.Run("fast path", func(t *testing.T) {
-		if !strings.Contains(p.Output(), ": fast path for .") {
-			t.Errorf("not logged: %s", p.Output())
-		}
+		waitForLog(t, p, ": fast path for .")
 	})
 	t.Run("search list", func(t *testing.T) {
 		waitFor(t, p.Addr, "www.example.org.default.svc.cluster.local.", "192.0.2.1")
@@ -151,7 +159,7 @@ func reloadUnderLoad(t *testing.T, p *daemon.Process) {
 			return
 		default:
 		}
-		if _, _, err := new(dns.Client).ExchangeWithConn(new(dns.Msg).SetQuestion("web.default.svc.cluster.local.", dns.TypeA), conn); err != nil {
+		if _, _, err := (&dns.Client{Timeout: 10 * time.Second}).ExchangeWithConn(new(dns.Msg).SetQuestion("web.default.svc.cluster.local.", dns.TypeA), conn); err != nil {
 			t.Errorf("query %d: %v", n, err)
 		}
 	}
@@ -163,7 +171,8 @@ func TestOtherPlugins(t *testing.T) {
 	stock := controlplane.RequireBinary(t, "coredns")
 	mixed := Build(t, root, `nearside=`+module+`/plugin
 sed -i -E -e "s|^(cache\|forward):.*|\1:$nearside/\1|" -e "s|^autopath:|fastpath:$nearside/fastpath\n&|" plugin.cfg
-go generate coredns.go`)
+go generate coredns.go
+go get .`)
 	api := newCluster(t)
 	for _, tc := range []struct{ name, autopath, log string }{
 		{"kubernetes of CoreDNS", "", ": fast path for ."},
@@ -172,9 +181,7 @@ go generate coredns.go`)
 		t.Run(tc.name, func(t *testing.T) {
 			corefile := fmt.Sprintf(".:PORT {\nbind 127.0.0.1\nkubernetes cluster.local {\nendpoint %s\npods verified\n}\nhosts {\n192.0.2.1 www.example.org\nfallthrough\n}\n%s\ncache 30\n}\n", api.URL(), tc.autopath)
 			ours, theirs := daemon.Start(t, mixed, corefile), daemon.Start(t, stock, corefile)
-			if !strings.Contains(ours.Output(), tc.log) {
-				t.Errorf("not logged: %q in %s", tc.log, ours.Output())
-			}
+			waitForLog(t, ours, tc.log)
 			waitFor(t, ours.Addr, "web.default.svc.cluster.local.", "10.96.0.80")
 			waitFor(t, theirs.Addr, "web.default.svc.cluster.local.", "10.96.0.80")
 			for range 3 { // of which the fast path answers the last
@@ -205,7 +212,8 @@ func fails(t *testing.T, program, corefile, want string) {
 func TestTwoOfKubernetes(t *testing.T) {
 	program := Build(t, root, `nearside=`+module+`/plugin
 sed -i -E -e "s|^kubernetes:.*|kubernetes:$nearside/kubernetes|" -e "s|^forward:|nodelocal:$nearside/nodelocal\n&|" plugin.cfg
-go generate coredns.go`)
+go generate coredns.go
+go get .`)
 	fails(t, program, ".:PORT {\n}\n", "plugin kubernetes of nearside: this program has CoreDNS's as well")
 }
 
@@ -213,7 +221,8 @@ go generate coredns.go`)
 func TestCombinations(t *testing.T) {
 	program := Build(t, root, `nearside=`+module+`/plugin
 sed -i -E -e "s|^kubernetes:.*|kubernetes:$nearside/kubernetes|" -e "s|^forward:|nodelocal:$nearside/nodelocal\n&|" -e "/^k8s_external:/d" plugin.cfg
-go generate coredns.go`)
+go generate coredns.go
+go get .`)
 	for _, tc := range []struct{ name, block, want string }{
 		{"autopath of CoreDNS", "kubernetes cluster.local {\nmanifests " + t.TempDir() + "\n}\nautopath @kubernetes", "autopath"},
 		{"nodelocal", "nodelocal {\naddress 127.0.0.1\n}", "only nodecache removes the interface and the rules at its end"},
@@ -238,9 +247,5 @@ func TestExample(t *testing.T) {
 	if _, err := dns.Exchange(m, p.Addr); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(5 * time.Second); !strings.Contains(p.Output(), "country GB"); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("no country in the log: %s", p.Output())
-		}
-	}
+	waitForLog(t, p, "country GB")
 }

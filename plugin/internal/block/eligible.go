@@ -77,22 +77,34 @@ func (e *Eligibility) add(b *Block, h plugin.Handler, t traits) {
 	case name == "bufsize":
 		if size, ok := h.(bufsize.Bufsize); ok {
 			e.BufSize = uint16(size.Size) // #nosec G115 -- at most 4096
+		} else {
+			e.Prevented = unknownVersion(name)
 		}
 	case name == "local":
 		e.Local = true
 	case name == "dns64":
-		e.DNS64, _ = h.(*dns64.DNS64)
+		var ok bool
+		if e.DNS64, ok = h.(*dns64.DNS64); !ok {
+			e.Prevented = unknownVersion(name)
+		}
 	case name == "rewrite":
 		var ok bool
 		if e.Rewrites, ok = rewritesOf(h); !ok {
 			e.Prevented = "plugin rewrite has to see every query, because of a rule of cname, edns0 or metadata"
 		}
 	case name == "log":
-		if e.Log = logRules(h); b.logsAll(e.Log) {
+		var ok bool
+		switch e.Log, ok = logRules(h); {
+		case !ok:
+			e.Prevented = unknownVersion(name)
+		case b.logsAll(e.Log):
 			e.Prevented = "plugin log has to see every query"
 		}
 	}
 }
+
+// unknownVersion is the reason for a handler of a type that CoreDNS v1.15 does not have.
+func unknownVersion(name string) string { return "plugin " + name + " is of an unknown version" }
 
 // ServerPrevents returns the reason why no block of a server has a fast path, "" without one. CoreDNS merges the settings
 // behind these reasons over all server blocks of a listener.

@@ -39,11 +39,11 @@ func (l LogRules) Logged(zone string) Logged {
 	return 0
 }
 
-// logRules returns the rules of plugin log, nil for another handler.
-func logRules(h plugin.Handler) (all LogRules) {
+// logRules returns the rules of plugin log, false for another handler.
+func logRules(h plugin.Handler) (all LogRules, ok bool) {
 	l, ok := h.(log.Logger)
 	if !ok {
-		return nil
+		return nil, false
 	}
 	for _, r := range l.Rules {
 		rule := LogRule{Zone: strings.ToLower(r.NameScope)}
@@ -61,7 +61,7 @@ func logRules(h plugin.Handler) (all LogRules) {
 		}
 		all = append(all, rule)
 	}
-	return all
+	return all, true
 }
 
 // logsAll reports whether all names of the block have their answers logged.

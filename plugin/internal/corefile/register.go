@@ -22,6 +22,6 @@ func Register(name string, setup caddy.SetupFunc) {
 // ExitReplaced ends the process with one line: the program has CoreDNS's plugin of that name as well. Both would register the
 // same directive and metrics, which panics.
 func ExitReplaced(name string) {
-	fmt.Fprintf(os.Stderr, "plugin %s of nearside: this program has CoreDNS's as well, which another plugin imports, such as CoreDNS's k8s_external: remove or replace that plugin in plugin.cfg, see %s\n", name, pages.Bundle)
+	fmt.Fprintf(os.Stderr, "plugin %s of nearside: this program has CoreDNS's as well: remove or replace each plugin that imports it in plugin.cfg (CoreDNS's k8s_external imports kubernetes), see %s\n", name, pages.Bundle)
 	os.Exit(1)
 }
