@@ -64,17 +64,17 @@ func (keys zoneKeys) check(m *dns.Msg) error {
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		sets := map[string][]dns.RR{}
 		signatures := map[string][]*dns.RRSIG{}
-		of := func(rr dns.RR, rrtype uint16) string {
+		setName := func(rr dns.RR, rrtype uint16) string {
 			return dns.CanonicalName(rr.Header().Name) + " " + dns.TypeToString[rrtype]
 		}
 		for _, rr := range section {
 			switch rr := rr.(type) {
 			case *dns.OPT:
 			case *dns.RRSIG:
-				signatures[of(rr, rr.TypeCovered)] = append(signatures[of(rr, rr.TypeCovered)], rr)
+				signatures[setName(rr, rr.TypeCovered)] = append(signatures[setName(rr, rr.TypeCovered)], rr)
 			default:
 				if dns.IsSubDomain(signedZone, rr.Header().Name) {
-					sets[of(rr, rr.Header().Rrtype)] = append(sets[of(rr, rr.Header().Rrtype)], rr)
+					sets[setName(rr, rr.Header().Rrtype)] = append(sets[setName(rr, rr.Header().Rrtype)], rr)
 				}
 			}
 		}
@@ -214,7 +214,7 @@ func unpack(t *testing.T, b []byte) *dns.Msg {
 	return m
 }
 
-// TestSigned has plugin dnssec in the server block: the replies of clusterdns and of CoreDNS validate and have the same records, also
+// TestSigned has plugin dnssec in the server block: the replies of clusterdns, of a node cache in front of it and of CoreDNS validate and have the same records, also
 // those that are repeated, and those that were stored before the cluster changed and the serial of the zone advanced.
 func TestSigned(t *testing.T) {
 	coredns := controlplane.RequireBinary(t, "coredns")
@@ -265,6 +265,13 @@ func TestSigned(t *testing.T) {
 			ours := start(t, "clusterdns", corefile)
 			stock := &server{metrics: fmt.Sprintf("127.0.0.1:%d", daemon.FreePort(t))}
 			stock.Process = daemon.Start(t, coredns, stock.fill(corefile))
+			node := start(t, "nodecache", strings.Replace(`cluster.local:PORT {
+    bind 127.0.0.1
+    prometheus METRICS
+    cache 3600
+    forward . UPSTREAM
+}
+`, "UPSTREAM", ours.Addr, 1))
 			within(t, "the fast path is on", func() bool { return strings.Contains(ours.Output(), ": fast path for .") })
 			for _, s := range []*server{ours, stock} {
 				awaitName(t, s, "10-244-1-2.db.shop.svc.cluster.local.")
@@ -273,7 +280,10 @@ func TestSigned(t *testing.T) {
 			// ask sends all questions twice, in both cases and over both protocols.
 			ask := func(when string, questions []dns.Question) {
 				for _, network := range []string{"udp", "tcp"} {
-					to := map[*server]*wire{ours: dial(t, network, "127.0.0.1", ours), stock: dial(t, network, "127.0.0.1", stock)}
+					to := map[*server]*wire{}
+					for _, s := range []*server{ours, stock, node} {
+						to[s] = dial(t, network, "127.0.0.1", s)
+					}
 					for _, q := range questions {
 						for i, name := range []string{q.Name, q.Name, mixCase(q.Name), q.Name} {
 							replies := map[*server]*dns.Msg{}
@@ -285,14 +295,16 @@ func TestSigned(t *testing.T) {
 									t.Errorf("%s, %s over %s, query %d: %v in\n%v", when, s.Addr, network, i, err, replies[s])
 								}
 							}
-							if a, b := unsigned(replies[ours]), unsigned(replies[stock]); a != b {
-								t.Errorf("%s, over %s, query %d of %s %s:\n%s\nCoreDNS:\n%s", when, network, i, name, dns.Type(q.Qtype), a, b)
+							for s, reply := range replies {
+								if a, b := unsigned(reply), unsigned(replies[stock]); a != b {
+									t.Errorf("%s, %s over %s, query %d of %s %s:\n%s\nCoreDNS:\n%s", when, s.Addr, network, i, name, dns.Type(q.Qtype), a, b)
+								}
 							}
 						}
 					}
 				}
 			}
-			before := ours.scrape(t)
+			before := map[*server]daemon.Samples{ours: ours.scrape(t), node: node.scrape(t)}
 			ask("at first", questions)
 			serial := serialOf(t, ours, "x.shop.svc.cluster.local.")
 			round := 0
@@ -310,11 +322,13 @@ func TestSigned(t *testing.T) {
 			questions := append(slices.Clip(questions), dns.Question{Name: latest, Qtype: dns.TypeA})
 			ask("after a change", questions)
 			queries := float64(2 * 2 * 4 * len(questions))
-			if hits := ours.scrape(t).Since(before).Sum(answeredTotal); hits < queries/3 {
-				t.Errorf("the fast path has answered %v of %v queries, want at least a third", hits, queries)
-			}
-			if strings.Contains(ours.Output(), "DATA RACE") {
-				t.Error("a data race, see the output")
+			for s, since := range before {
+				if hits := s.scrape(t).Since(since).Sum(answeredTotal); hits < queries/3 {
+					t.Errorf("%s: the fast path has answered %v of %v queries, want at least a third", s.Addr, hits, queries)
+				}
+				if strings.Contains(s.Output(), "DATA RACE") {
+					t.Error("a data race, see the output")
+				}
 			}
 		})
 	}

@@ -81,29 +81,29 @@ func TestTransports(t *testing.T) {
 				cache = "cache 30"
 			}
 			corefile := encryptedBlock(folder, keys, cache)
-			on := startEncrypted(t, strings.ReplaceAll(corefile, "FASTPATH", ""))
-			off := startEncrypted(t, strings.ReplaceAll(corefile, "FASTPATH", "fastpath off"))
+			fast := startEncrypted(t, strings.ReplaceAll(corefile, "FASTPATH", ""))
+			slow := startEncrypted(t, strings.ReplaceAll(corefile, "FASTPATH", "fastpath off"))
 			for _, host := range []string{"127.0.0.1", "[::1]"} {
-				line := fmt.Sprintf("dns://%s:%d: fast path for .", host, on.Port)
-				within(t, line, func() bool { return strings.Count(on.Output(), line+"\n") == 1 })
+				line := fmt.Sprintf("dns://%s:%d: fast path for .", host, fast.Port)
+				within(t, line, func() bool { return strings.Count(fast.Output(), line+"\n") == 1 })
 			}
-			if n := strings.Count(on.Output(), ": fast path for "); n != 2 {
+			if n := strings.Count(fast.Output(), ": fast path for "); n != 2 {
 				t.Errorf("%d lines about a fast path, want one for each address of ordinary DNS", n)
 			}
-			p := pair{on.server, off.server}
+			p := pair{fast.server, slow.server}
 			compare := comparison{ttl: 1}
-			before := on.scrape(t)
+			before := fast.scrape(t)
 			sent := compare.checkAll(t, p, queries, 2)
 			answered, _ := p.counted(t, before, sent)
 			if percent := 100 * answered / sent; percent < 40 {
 				t.Errorf("%d of %d queries were answered by the fast path, want 40%%", answered, sent)
 			}
-			before = on.scrape(t)
-			secure := wires{on.dialTLS(t), off.dialTLS(t)}
+			before = fast.scrape(t)
+			secure := wires{fast.dialTLS(t), slow.dialTLS(t)}
 			for _, q := range queries {
 				compare.check(t, secure, q)
 			}
-			if n := on.settled(t).Since(before).Sum(answeredTotal); n != 0 {
+			if n := fast.settled(t).Since(before).Sum(answeredTotal); n != 0 {
 				t.Errorf("the fast path has answered %v queries over TLS", n)
 			}
 		})
