@@ -41,6 +41,31 @@ func (b *kernelBed) listen(l *listener, i int, kernel, forced bool) *listener {
 	return l
 }
 
+// TestInKernel has server blocks with option kernel: the kernel has no answers of those without a fast path, nor of those with plugin
+// bufsize, since the program compares the length of an answer with the size of the client's query.
+func TestInKernel(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		block servedBlock
+		want  bool
+	}{
+		{"on", servedBlock{Block: &block.Block{Kernel: true}}, true},
+		{"off", servedBlock{Block: &block.Block{}}, false},
+		{"without a fast path", servedBlock{Block: &block.Block{Kernel: true}, Eligibility: block.Eligibility{Prevented: "a reason"}}, false},
+		{"bufsize", servedBlock{Block: &block.Block{Kernel: true}, Eligibility: block.Eligibility{BufSize: 4096}}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.block.Keyspace = answers.Shared.NewKeyspace()
+			if got := tc.block.route("", ".").kernel; got != tc.want {
+				t.Errorf("route: %t, want %t", got, tc.want)
+			}
+			if got := (&server{blocks: map[string]*servedBlock{".": &tc.block}}).wantsKernel(); got != tc.want {
+				t.Errorf("server: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
 // TestKernelReload changes the option of listeners, closes some, and opens others.
 func TestKernelReload(t *testing.T) {
 	if !netns.Inside(t) {

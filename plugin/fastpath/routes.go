@@ -224,13 +224,16 @@ func blocksOn(conf *block.Configuration, server *dnsserver.Server) map[string]*s
 // logZones logs the zones of a server that have a fast path, and for the others the reason why not. It reports whether any
 // zone has a fast path. It logs nothing if no plugin stores answers.
 func logZones(address string, blocks map[string]*servedBlock) bool {
-	var with []string
+	var with, sized []string
 	without := map[string][]string{} // by reason
 	stored := false
 	for zone, b := range blocks {
 		stored = stored || b.Keyspace != nil
 		if b.Prevented == "" {
 			with = append(with, zone)
+			if b.Kernel && b.BufSize > 0 {
+				sized = append(sized, zone)
+			}
 		} else {
 			without[b.Prevented] = append(without[b.Prevented], zone)
 		}
@@ -241,6 +244,10 @@ func logZones(address string, blocks map[string]*servedBlock) bool {
 	slices.Sort(with)
 	if len(with) > 0 {
 		log.Infof("%s: fast path for %s", address, strings.Join(with, " "))
+	}
+	if len(sized) > 0 {
+		slices.Sort(sized)
+		log.Warningf("%s: the kernel answers no queries for %s: plugin bufsize limits the UDP size of clients", address, strings.Join(sized, " "))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(without)) {
 		slices.Sort(without[reason])

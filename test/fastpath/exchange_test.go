@@ -3,6 +3,7 @@
 package fastpath
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -19,8 +20,9 @@ const quiet = 400 * time.Millisecond
 
 // wire sends unchanged packets to a server, and receives the replies.
 type wire struct {
-	network string // udp or tcp
+	network string // udp, tcp or tls
 	address string
+	tls     *tls.Config // of a client over tls
 	conn    net.Conn
 }
 
@@ -38,7 +40,13 @@ func dial(t *testing.T, network, host string, s *server) *wire {
 
 func (w *wire) connect(t *testing.T) {
 	t.Helper()
-	conn, err := net.Dial(w.network, w.address)
+	var conn net.Conn
+	var err error
+	if w.network == "tls" {
+		conn, err = tls.Dial("tcp", w.address, w.tls)
+	} else {
+		conn, err = net.Dial(w.network, w.address)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +67,7 @@ func (w *wire) hangUp(t *testing.T) {
 // send sends a packet.
 func (w *wire) send(t *testing.T, packet []byte) {
 	t.Helper()
-	if w.network == "tcp" {
+	if w.network != "udp" {
 		w.hangUp(t)
 		w.connect(t)
 		packet = append(binary.BigEndian.AppendUint16(nil, uint16(len(packet))), packet...)
@@ -76,7 +84,7 @@ func (w *wire) receive(t *testing.T, within time.Duration) []byte {
 		t.Fatal(err)
 	}
 	b := make([]byte, 65536)
-	if w.network == "tcp" {
+	if w.network != "udp" {
 		if _, err := io.ReadFull(w.conn, b[:2]); err != nil {
 			return nothing(t, err)
 		}

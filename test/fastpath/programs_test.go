@@ -12,15 +12,16 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
 // bounded limits the wait for an event that is due at once, on a busy machine.
 const bounded = 10 * time.Second
 
-// TestMain removes the programs that the tests have built.
+// TestMain stops the API server, and removes the programs that the tests have built.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(daemon.Main(m))
+	os.Exit(kubeapi.Main(func() int { return daemon.Main(m) }))
 }
 
 // server is a running program with metrics.

@@ -134,7 +134,7 @@ func TestReload(t *testing.T) {
 			{"broken", "", "nonsense", "Not reloaded", true},
 			{"broken at the start", "", "forward . /none/resolv.conf", "Not reloaded", true},
 			{"broken off", "fastpath off", "health 127.0.0.1:1:1", "Not reloaded", true},
-			{"off with a plugin", "", "log . {\nclass error\n}", "[INFO] Reloading complete", false},
+			{"off with a plugin", "", "loadbalance round_robin {\nprefer 10.0.0.0/8\n}", "[INFO] Reloading complete", false},
 			{"on again", "", "", "[INFO] Reloading complete", true},
 			{"the same again", "", "", "[INFO] Reloading complete", true},
 		} {

@@ -218,6 +218,7 @@ func (d *Daemon) first(c Corefile) (*caddy.Instance, error) {
 // hook stores the running instance. A restart may come from this program or from the reload plugin.
 func (d *Daemon) hook(event caddy.EventName, info any) error {
 	if instance, ok := info.(*caddy.Instance); ok && event == caddy.InstanceStartupEvent {
+		guardDnstap(instance)
 		d.watchRestarts(instance)
 		d.instance.Store(instance)
 		time.AfterFunc(startTime, func() {

@@ -33,7 +33,8 @@ type configurationList struct {
 // Read registers the configuration that CoreDNS is reading, also if no plugin of its blocks calls Of.
 func Read(context caddy.Context) { configurations.find(context) }
 
-// find returns the configuration with a context. A new one gets its servers to call the fast path when they serve UDP.
+// find returns the configuration with a context. A new one gets its servers to call the fast path when they serve UDP: CoreDNS
+// copies the function of a server block's first zone to the others, and ignores it for transports other than ordinary DNS.
 func (l *configurationList) find(context caddy.Context) *Configuration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,7 +48,7 @@ func (l *configurationList) find(context caddy.Context) *Configuration {
 	l.all = append(l.all, conf)
 	for _, config := range configsOf(context) {
 		if config.Transport == transport.DNS || config.Transport == "" { // "" in tests
-			config.UDPDecorateWriterFunc = conf.serve
+			firstOf(config).UDPDecorateWriterFunc = conf.serve
 		}
 	}
 	return conf
