@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/coredns/caddy"
+	_ "github.com/coredns/caddy/onevent"
 	_ "github.com/coredns/coredns/plugin/acl"
 	_ "github.com/coredns/coredns/plugin/auto"
 	_ "github.com/coredns/coredns/plugin/dnssec"
 	_ "github.com/coredns/coredns/plugin/dnstap"
+	_ "github.com/coredns/coredns/plugin/dynupdate"
 	_ "github.com/coredns/coredns/plugin/erratic"
 	_ "github.com/coredns/coredns/plugin/file"
 	_ "github.com/coredns/coredns/plugin/grpc"
@@ -22,7 +24,9 @@ import (
 	_ "github.com/coredns/coredns/plugin/proxyproto"
 	_ "github.com/coredns/coredns/plugin/quic"
 	_ "github.com/coredns/coredns/plugin/secondary"
+	_ "github.com/coredns/coredns/plugin/shed"
 	_ "github.com/coredns/coredns/plugin/sign"
+	_ "github.com/coredns/coredns/plugin/siit"
 	_ "github.com/coredns/coredns/plugin/tsig"
 	_ "github.com/coredns/coredns/plugin/view"
 
@@ -59,12 +63,14 @@ var Directives = []string{
 	"ready",
 	"health",
 	"pprof",
+	"shed",
 	"prometheus",
 	"errors",
 	"log",
 	"dnstap",
 	"local",
 	"dns64",
+	"siit",
 	"any",
 	"chaos",
 	"loadbalance",
@@ -81,6 +87,7 @@ var Directives = []string{
 	"minimal",
 	"template",
 	"transfer",
+	"dynupdate",
 	"hosts",
 	"k8s_external",
 	"kubernetes",
@@ -93,6 +100,7 @@ var Directives = []string{
 	"grpc",
 	"erratic",
 	"whoami",
+	"on",
 	"sign",
 	"view",
 }

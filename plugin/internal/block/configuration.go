@@ -46,18 +46,28 @@ func (l *configurationList) find(context caddy.Context) *Configuration {
 	checkOnce(context)
 	conf := &Configuration{context: context, instance: instanceOf(context)}
 	l.all = append(l.all, conf)
+	blocks := map[*dnsserver.Config]bool{}
 	for _, config := range configsOf(context) {
 		if config.Transport == transport.DNS || config.Transport == "" { // "" in tests
-			firstOf(config).UDPDecorateWriterFunc = conf.serve
+			blocks[firstOf(config)] = true
 		}
+	}
+	for first := range blocks {
+		first.UDPDecorateWriterFunc = conf.serve(first.UDPDecorateWriterFunc)
 	}
 	return conf
 }
 
-// serve implements dnsserver.Config.UDPDecorateWriterFunc. It decorates nothing.
-func (conf *Configuration) serve(server *dnsserver.Server) dns.DecorateWriter {
-	fastPath.Serve(conf, server)
-	return nil
+// serve returns a function for dnsserver.Config.UDPDecorateWriterFunc, which decorates as another one does, nil for none: plugin
+// shed has one.
+func (conf *Configuration) serve(other func(*dnsserver.Server) dns.DecorateWriter) func(*dnsserver.Server) dns.DecorateWriter {
+	return func(server *dnsserver.Server) dns.DecorateWriter {
+		fastPath.Serve(conf, server)
+		if other == nil {
+			return nil
+		}
+		return other(server)
+	}
 }
 
 // Started is called when the servers of the latest configuration have started. It stops the fast path of earlier

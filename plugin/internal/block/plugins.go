@@ -66,6 +66,7 @@ var plugins = map[string]traits{
 	"route53":      {hits: true, late: true, silent: true},
 	"searchpath":   {hits: true, neutral: true}, // its answers are stored
 	"secondary":    {hits: true},
+	"shed":         {hits: true, misses: true, neutral: true}, // the fast path limits its queues by itself
 	"template":     {hits: true, late: true},
 	"trace":        {neutral: true},             // a span for every query
 	"transfer":     {hits: true, misses: true},  // zone transfers are not stored
