@@ -76,6 +76,7 @@ func TestEligible(t *testing.T) {
 		{"minimal", "clusterdns", block(plain4, kubernetes, "minimal"),
 			[]string{none + "cluster.local.: plugin minimal may answer before kubernetes or change its answers, and there is no cache"}, with},
 		{"acl", "clusterdns", block(plain4, kubernetes, cache, "acl {\nallow\n}"), []string{none + "cluster.local.: plugin acl has to see every query"}, with},
+		{"siit", "clusterdns", block(plain4, kubernetes, cache, "siit"), []string{none + "cluster.local.: plugin siit has to see every query"}, with},
 		{"view", "clusterdns", block(plain4, kubernetes, cache, "view internal {\nexpr true\n}"), []string{none + "cluster.local.: plugin view has to see every query"}, with},
 		{"whoami", "clusterdns", block(plain4, kubernetes, "whoami"), []string{with + "cluster.local."}, none},
 		{"loadbalance", "clusterdns", block(plain4, kubernetes, "loadbalance"), []string{with + "cluster.local."}, none},

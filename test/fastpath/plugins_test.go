@@ -81,7 +81,6 @@ func TestParityWithPlugins(t *testing.T) {
 		{"rewrite of other names", []string{"rewrite name regex (.*)\\.example\\.org {1}.shop.svc.cluster.local answer auto", "rewrite type MX TXT", "rewrite class HS IN"},
 			plain(t, []string{"web.example.org.", "db.example.org.", "web.shop.svc.cluster.local."}), 40},
 		{"shed", []string{"shed"}, nil, 40},
-		{"siit", []string{"siit"}, variants(t, "web.shop.svc.cluster.local.", dns.TypeAAAA), 0}, // without the fast path
 		{"template", []string{"template IN A shop.svc.cluster.local {\nmatch ^db\\.\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\nfallthrough\n}", cache},
 			variants(t, "db.shop.svc.cluster.local.", dns.TypeA), 40},
 		{"timeouts", []string{"timeouts {\nread 5s\nwrite 5s\nidle 10s\n}"}, nil, 40},
