@@ -5,6 +5,7 @@ package dnssec
 
 import (
 	"context"
+	"slices"
 
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metrics"
@@ -110,19 +111,24 @@ func (w *writer) sign(m *dns.Msg) *dns.Msg {
 	return &signed
 }
 
-// withSignatures returns the records of a section, and signatures of its RRsets of the zones.
+// withSignatures returns the records of a section, and signatures of its RRsets of the zones. Some may have them: plugin file looks
+// up the target of an alias through the server.
 func (w *writer) withSignatures(section []dns.RR) ([]dns.RR, error) {
 	all := section[:len(section):len(section)]
 	for _, rrset := range rrsets(section) {
 		zone := w.zones.Matches(rrset[0].Header().Name)
-		if zone == "" { // the target of a CNAME record in another zone
+		if zone == "" { // the target of an alias in another zone
 			continue
 		}
 		signatures, err := w.signatures(rrset, zone, w.server)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, signatures...)
+		for _, s := range signatures {
+			if !slices.ContainsFunc(section, func(rr dns.RR) bool { return dns.IsDuplicate(rr, s) }) {
+				all = append(all, s)
+			}
+		}
 	}
 	return all, nil
 }
@@ -140,7 +146,7 @@ func rrsets(section []dns.RR) [][]dns.RR {
 		if h.Rrtype == dns.TypeRRSIG || h.Rrtype == dns.TypeOPT {
 			continue
 		}
-		k := key{h.Name, h.Rrtype}
+		k := key{dns.CanonicalName(h.Name), h.Rrtype}
 		i, ok := index[k]
 		if !ok {
 			i = len(all)

@@ -12,6 +12,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/dnssec/keyfile"
 )
 
 // newHandler returns the plugin for zones, before a plugin with a reply.
@@ -83,6 +85,8 @@ func verify(t testing.TB, keys []*key, section []dns.RR, now time.Time) (n int) 
 		var rrset []dns.RR
 		for _, other := range section {
 			if h := other.Header(); strings.EqualFold(h.Name, s.Hdr.Name) && h.Rrtype == s.TypeCovered && h.Class == s.Hdr.Class {
+				other = dns.Copy(other)
+				other.Header().Name = s.Hdr.Name
 				rrset = append(rrset, other)
 			}
 		}
@@ -198,7 +202,7 @@ var longName = strings.Repeat(strings.Repeat("a", 48)+".", 4) + strings.Repeat("
 
 // TestReplies signs replies of the next plugin, and sends them as they are to a client that does not request signatures.
 func TestReplies(t *testing.T) {
-	keys := []*key{newKey(t, "example.org.", zoneSigning, dns.ECDSAP256SHA256)}
+	keys := []*key{newKey(t, "example.org.", keyfile.ZoneSigning, dns.ECDSAP256SHA256)}
 	for _, tc := range replies {
 		t.Run(tc.name, func(t *testing.T) {
 			m := new(dns.Msg).SetQuestion(tc.qname, tc.qtype)
@@ -245,10 +249,28 @@ func TestReplies(t *testing.T) {
 	}
 }
 
+// TestSignedTwice signs a reply of the plugin again, as the reply to a lookup through the server: it has each signature once.
+func TestSignedTwice(t *testing.T) {
+	keys := []*key{newKey(t, "example.org.", keyfile.ZoneSigning, dns.ECDSAP256SHA256), newKey(t, "example.org.", keyfile.ZoneSigning, dns.ED25519)}
+	m := new(dns.Msg).SetQuestion("a.example.org.", dns.TypeA)
+	m.Response, m.Answer = true, section(t, "a.example.org. 60 IN CNAME b.example.org.\nb.example.org. 30 IN A 192.0.2.1")
+	h := newHandler([]string{"example.org."}, keys, m)
+	once := exchange(t, h, newQuery("a.example.org.", dns.TypeA, true))
+	m.Answer = once.Answer
+	twice := exchange(t, h, newQuery("a.example.org.", dns.TypeA, true))
+	if n := verify(t, keys, twice.Answer, time.Now()); n != 4 || short(twice.Answer) != short(once.Answer) {
+		t.Errorf("%d signatures:\n%s", n, short(twice.Answer))
+	}
+	m.Answer = m.Answer[:3]
+	if n := verify(t, keys, exchange(t, h, newQuery("a.example.org.", dns.TypeA, true)).Answer, time.Now()); n != 4 {
+		t.Errorf("%d signatures, of which the next plugin has one", n)
+	}
+}
+
 // TestKeys has keys of one kind, which sign all RRsets, and of both.
 func TestKeys(t *testing.T) {
-	ksk, zsk := newKey(t, "example.org.", keySigning, dns.ECDSAP256SHA256), newKey(t, "org.", zoneSigning, dns.ED25519)
-	second := newKey(t, "example.org.", zoneSigning, dns.RSASHA256)
+	ksk, zsk := newKey(t, "example.org.", keyfile.KeySigning, dns.ECDSAP256SHA256), newKey(t, "org.", keyfile.ZoneSigning, dns.ED25519)
+	second := newKey(t, "example.org.", keyfile.ZoneSigning, dns.RSASHA256)
 	for _, tc := range []struct {
 		name          string
 		keys          []*key
@@ -295,7 +317,7 @@ func TestKeys(t *testing.T) {
 
 // TestPassed passes queries that the plugin does not answer, and replies in wire form.
 func TestPassed(t *testing.T) {
-	keys := []*key{newKey(t, "example.org.", zoneSigning, dns.ECDSAP256SHA256)}
+	keys := []*key{newKey(t, "example.org.", keyfile.ZoneSigning, dns.ECDSAP256SHA256)}
 	h := newHandler([]string{"example.org."}, keys, nil)
 	for name, query := range map[string]*dns.Msg{
 		"DNSKEY of a name in the zone": newQuery("a.example.org.", dns.TypeDNSKEY, true),

@@ -9,16 +9,18 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/dnssec/keyfile"
 )
 
 // TestSetup parses directives, with keys in the folder of root.
 func TestSetup(t *testing.T) {
 	folder := t.TempDir()
 	write := func(zone string, flags uint16) string {
-		public, private := newKeyPair(t, zone, flags, dns.ECDSAP256SHA256)
-		return filepath.Base(writeKey(t, folder, public, private))
+		public, private := keyfile.New(t, zone, flags, dns.ECDSAP256SHA256)
+		return filepath.Base(keyfile.Write(t, folder, public, private))
 	}
-	zsk, ksk, above := write("cluster.local.", zoneSigning), write("cluster.local.", keySigning), write("Local.", keySigning)
+	zsk, ksk, above := write("cluster.local.", keyfile.ZoneSigning), write("cluster.local.", keyfile.KeySigning), write("Local.", keyfile.KeySigning)
 	names := strings.NewReplacer("ZSK", zsk, "KSK", ksk, "ABOVE", above, "FOLDER", folder)
 	for _, tc := range []struct {
 		name, text string
@@ -81,8 +83,8 @@ func TestSetup(t *testing.T) {
 func TestRelativeKey(t *testing.T) {
 	folder := t.TempDir()
 	t.Chdir(folder)
-	public, private := newKeyPair(t, "example.org.", zoneSigning, dns.ED25519)
-	base := filepath.Base(writeKey(t, folder, public, private))
+	public, private := keyfile.New(t, "example.org.", keyfile.ZoneSigning, dns.ED25519)
+	base := filepath.Base(keyfile.Write(t, folder, public, private))
 	c := caddy.NewTestController("dns", "dnssec example.org {\nkey file "+base+"\n}")
 	c.Next()
 	s, err := parse(c, "")

@@ -15,6 +15,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/nearside-dns/nearside/test/dnssec/keyfile"
 )
 
 // counted counts the signatures of a key.
@@ -31,7 +33,7 @@ func (c *counted) Sign(rand io.Reader, digest []byte, opts crypto.SignerOpts) ([
 // newCounted returns a signer with a counted key.
 func newCounted(t testing.TB) (*signer, *counted) {
 	t.Helper()
-	k := newKey(t, "example.org.", zoneSigning, dns.ECDSAP256SHA256)
+	k := newKey(t, "example.org.", keyfile.ZoneSigning, dns.ECDSAP256SHA256)
 	c := &counted{Signer: k.Signer}
 	k.Signer = c
 	return newSigner([]*key{k}, defaultCapacity), c
@@ -154,7 +156,7 @@ func TestConcurrent(t *testing.T) {
 // TestFlood has one client query random names, while another is answered: the number of stored signatures is limited.
 func TestFlood(t *testing.T) {
 	const capacity = 1024
-	k := newKey(t, "example.org.", zoneSigning, dns.ED25519)
+	k := newKey(t, "example.org.", keyfile.ZoneSigning, dns.ED25519)
 	denial := section(t, soa)
 	served := section(t, "a.example.org. 60 IN A 192.0.2.1")
 	next := plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {

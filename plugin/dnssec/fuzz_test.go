@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/dnssec/keyfile"
 )
 
 // FuzzReply signs any reply of the next plugin: it keeps its records, can be packed, and all of its new signatures are valid.
@@ -17,7 +19,7 @@ func FuzzReply(f *testing.F) {
 			f.Add(packed)
 		}
 	}
-	keys := []*key{newKey(f, ".", zoneSigning, dns.ED25519), newKey(f, ".", keySigning, dns.ED25519)}
+	keys := []*key{newKey(f, ".", keyfile.ZoneSigning, dns.ED25519), newKey(f, ".", keyfile.KeySigning, dns.ED25519)}
 	h := newHandler([]string{".", "example.org.", "b.example.org."}, keys, nil)
 	f.Fuzz(func(t *testing.T, packed []byte) {
 		m := new(dns.Msg)
