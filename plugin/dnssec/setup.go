@@ -45,7 +45,7 @@ type settings struct {
 
 const (
 	defaultCapacity = 10_000
-	// maxCapacity is the highest number of stored signatures: they take about 5 GB.
+	// maxCapacity is the highest number of stored signatures: they take about 3 GB.
 	maxCapacity = 10_000_000
 )
 
