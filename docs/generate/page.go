@@ -223,7 +223,6 @@ var ofCoreDNS = map[string]string{
 	"transfer":    "answers zone transfers (AXFR) and sends NOTIFY",
 	"tsig":        "verifies signed queries, and signs the replies",
 	"view":        "selects a server block by an expression",
-	"dnssec":      "signs answers (DNSSEC)",
 	"erratic":     "drops, delays or truncates answers, for tests of clients",
 	"grpc_server": "limits connections and queries of DNS over gRPC",
 	"https":       "limits connections and queries of DNS over HTTPS",

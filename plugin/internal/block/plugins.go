@@ -77,6 +77,7 @@ var plugins = map[string]traits{
 var replaced = map[string]traits{
 	"autopath":     {}, // its answers are not stored: the one of the first candidate would be sent in place
 	"cache":        {},
+	"dnssec":       {hits: true, late: true, silent: true, signs: true},
 	"forward":      {hits: true, neutral: true},
 	"k8s_external": {hits: true},
 	"kubernetes":   {hits: true},
