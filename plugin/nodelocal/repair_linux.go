@@ -95,17 +95,17 @@ func (n *node) rulesAwaitServer() bool {
 }
 
 // watchInterface has the interface verified after each change of it. When notifications of the kernel are lost, it
-// watches again, and has the interface verified: changes before that were not reported.
+// has the interface verified, and watches again.
 func (n *node) watchInterface(ctx context.Context) {
 	n.running.Go(func() {
 		for ctx.Err() == nil {
 			watch, end := context.WithCancel(ctx)
-			err := n.link.Watch(watch.Done(), func() { signal(n.interfaceDue) }, func(error) { end() })
-			signal(n.interfaceDue)
-			if err == nil {
+			if err := n.link.Watch(watch.Done(), func() { signal(n.interfaceDue) }, func(error) { end() }); err == nil {
+				signal(n.interfaceDue) // changes before the watch were not reported
 				<-watch.Done()
 			}
 			end()
+			signal(n.interfaceDue)
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):
