@@ -129,6 +129,32 @@ func TestApplyAndDelete(t *testing.T) {
 	if strings.Contains(left, "/") {
 		t.Errorf("these are left:\n%s", left)
 	}
+	t.Run("the chart keeps the replicas when an autoscaler is added", s.addAutoscaler)
+}
+
+func (s *server) addAutoscaler(t *testing.T) {
+	for _, step := range []struct {
+		values string
+		want   int32
+	}{{"replicas: 3", 3}, {"autoscaling: {mode: nodes}", 3}, {"replicas: 4", 4}} {
+		path := filepath.Join(t.TempDir(), "values.yaml")
+		text := "nodecache: {enabled: false}\nclusterdns: {service: {create: false}, " + step.values + "}\n"
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, complaint, err := output(controlplane.RequireBinary(t, "helm"), "upgrade", "--install", "nearside", chart,
+			"--namespace", "kube-system", "--kubeconfig", s.Kubeconfig(), "--values", path)
+		if err != nil {
+			t.Fatalf("helm upgrade with %s: %v\n%s", step.values, err, complaint)
+		}
+		d, err := s.Client().AppsV1().Deployments("kube-system").Get(t.Context(), "clusterdns", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *d.Spec.Replicas != step.want {
+			t.Errorf("after an upgrade with %s, %d replicas, want %d", step.values, *d.Spec.Replicas, step.want)
+		}
+	}
 }
 
 // rights are the permissions of a role: "list services" and so on.
