@@ -137,11 +137,7 @@ func (s *server) addAutoscaler(t *testing.T) {
 		values string
 		want   int32
 	}{{"replicas: 3", 3}, {"autoscaling: {mode: nodes}", 3}, {"replicas: 4", 4}} {
-		path := filepath.Join(t.TempDir(), "values.yaml")
-		text := "nodecache: {enabled: false}\nclusterdns: {service: {create: false}, " + step.values + "}\n"
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		path := valuesFile(t, "nodecache: {enabled: false}\nclusterdns: {service: {create: false}, "+step.values+"}\n")
 		_, complaint, err := output(controlplane.RequireBinary(t, "helm"), "upgrade", "--install", "nearside", chart,
 			"--namespace", "kube-system", "--kubeconfig", s.Kubeconfig(), "--values", path)
 		if err != nil {

@@ -71,11 +71,17 @@ func kustomize(t *testing.T, folder string) string {
 // template renders the chart with a file of values.
 func template(t *testing.T, values string) (out, complaint string, err error) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "values.yaml")
+	return output(controlplane.RequireBinary(t, "helm"), "template", "nearside", chart, "--namespace", "kube-system", "--values", valuesFile(t, values))
+}
+
+// valuesFile returns a file with values of the chart.
+func valuesFile(t *testing.T, values string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(path, []byte(values), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return output(controlplane.RequireBinary(t, "helm"), "template", "nearside", chart, "--namespace", "kube-system", "--values", path)
+	return path
 }
 
 // templated is template with valid values.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -137,11 +136,7 @@ func TestInstallNotes(t *testing.T) {
 		{name: "IPv6 with Cilium", values: "proxyMode: cilium\nclusterdns: {service: {clusterIP: \"fd00:96::a\"}}"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "values.yaml")
-			if err := os.WriteFile(path, []byte(tc.values), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			out, complaint, err := output(controlplane.RequireBinary(t, "helm"), "install", "nearside", chart, "--namespace", "kube-system", "--dry-run=client", "--values", path)
+			out, complaint, err := output(controlplane.RequireBinary(t, "helm"), "install", "nearside", chart, "--namespace", "kube-system", "--dry-run=client", "--values", valuesFile(t, tc.values))
 			if err != nil {
 				t.Fatalf("helm install: %v\n%s", err, complaint)
 			}
