@@ -77,8 +77,8 @@ func (k *Kubernetes) nameServers(zone string) (all []nameServerAddr) {
 			}
 			name := serviceName(e.Service, servicesIn)
 			if e.Service.Kind == index.Headless {
-				for i := range sl.Endpoints {
-					add(label(&sl.Endpoints[i])+"."+name, sl.Endpoints[i].Addr)
+				for e := range sl.All() {
+					add(label(e)+"."+name, e.Addr)
 				}
 			}
 			for _, a := range e.Service.IPs {

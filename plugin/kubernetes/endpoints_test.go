@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -234,7 +235,7 @@ func TestSelected_Changes(t *testing.T) {
 	change := func(name string, change func(*index.Endpoint)) {
 		old := ix.SliceRecord("shop", name+"-a")
 		s := *old
-		s.Endpoints = append([]index.Endpoint(nil), old.Endpoints...)
+		s.Endpoints = slices.Collect(old.All())
 		change(&s.Endpoints[0])
 		ix.PutSlice(&s)
 	}

@@ -138,8 +138,8 @@ func (x exposedServices) NameServers(headless bool) (addrs []netip.Addr) {
 				continue
 			}
 			if headless && e.Service.Kind == index.Headless {
-				for i := range sl.Endpoints {
-					add(sl.Endpoints[i].Addr)
+				for e := range sl.All() {
+					add(e.Addr)
 				}
 			} else if e.Service.External != nil {
 				for _, a := range e.Service.External.IPs {

@@ -170,16 +170,16 @@ func (n *objectName) hasPort(ports []index.Port) bool {
 
 // endpoints yields the endpoints of a name with their slices: all for the name of a Service, one for the name of an
 // endpoint, those in the zone for a zonal name. With the name of a port, only slices with such a port count.
-func (f *result) endpoints() iter.Seq2[*index.Endpoint, *index.Slice] {
-	return func(yield func(*index.Endpoint, *index.Slice) bool) {
+func (f *result) endpoints() iter.Seq2[index.Endpoint, *index.Slice] {
+	return func(yield func(index.Endpoint, *index.Slice) bool) {
 		exists := false
-		each := func(match func(*index.Endpoint) bool) bool {
+		each := func(match func(index.Endpoint) bool) bool {
 			for _, s := range f.entry.Slices {
 				if !f.name.hasPort(s.Ports) || !f.name.inCluster(s) {
 					continue
 				}
-				for i := range s.Endpoints {
-					if e := &s.Endpoints[i]; match(e) {
+				for i := range s.Len() { // without a third iterator, the compiler inlines these two
+					if e := s.Endpoint(i); match(e) {
 						exists = true
 						if !yield(e, s) {
 							return false
@@ -190,7 +190,7 @@ func (f *result) endpoints() iter.Seq2[*index.Endpoint, *index.Slice] {
 			return true
 		}
 		if each(f.name.selector()) && !exists && f.name.prefer {
-			each(func(*index.Endpoint) bool { return true })
+			each(func(index.Endpoint) bool { return true })
 		}
 	}
 }
@@ -202,23 +202,23 @@ func (n *objectName) inCluster(s *index.Slice) bool {
 }
 
 // selector returns a function that reports whether an endpoint is one of the name.
-func (n *objectName) selector() func(*index.Endpoint) bool {
+func (n *objectName) selector() func(index.Endpoint) bool {
 	switch {
 	case n.zone != "":
-		return func(e *index.Endpoint) bool { return strings.EqualFold(e.Zone.String(), n.zone) }
+		return func(e index.Endpoint) bool { return strings.EqualFold(e.Zone.String(), n.zone) }
 	case n.endpoint != "":
 		byAddress, _ := undashed(n.endpoint)
 		if byAddress.IsValid() && dashed(byAddress) != n.endpoint {
 			byAddress = netip.Addr{}
 		}
-		return func(e *index.Endpoint) bool {
+		return func(e index.Endpoint) bool {
 			if e.Name != "" {
 				return e.Name == n.endpoint
 			}
 			return e.Addr == byAddress
 		}
 	default:
-		return func(*index.Endpoint) bool { return true }
+		return func(index.Endpoint) bool { return true }
 	}
 }
 
@@ -228,7 +228,7 @@ const maxName = 254
 
 // endpointName returns the name of an endpoint below a Service or ServiceImport, "" if it is too long, as with a long
 // cluster ID.
-func (n *objectName) endpointName(e *index.Endpoint, s *index.Slice, service string) string {
+func (n *objectName) endpointName(e index.Endpoint, s *index.Slice, service string) string {
 	name := label(e) + "." + service
 	if id := s.Cluster.String(); n.imported && id != "" {
 		name = label(e) + "." + id + "." + service
@@ -240,7 +240,7 @@ func (n *objectName) endpointName(e *index.Endpoint, s *index.Slice, service str
 }
 
 // label returns the label of an endpoint below its Service.
-func label(e *index.Endpoint) string {
+func label(e index.Endpoint) string {
 	if e.Name != "" {
 		return e.Name
 	}

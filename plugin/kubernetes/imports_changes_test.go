@@ -168,13 +168,13 @@ func (c *importChanges) importSlice(ns, name string) *index.Slice {
 		s.Service = pick(c.Rand, c.services)
 	}
 	old, ok := c.m.slices[index.Name{Namespace: ns, Name: name}]
-	if !ok || len(old.Endpoints) == 0 || c.IntN(4) == 0 {
+	if !ok || old.Len() == 0 || c.IntN(4) == 0 {
 		s.Endpoints = append(c.endpoints(), c.endpoint(), c.endpoint())
 		return s
 	}
 	drawn := *s
 	*s = old
-	s.Endpoints = slices.Clone(old.Endpoints)
+	s.Endpoints = slices.Collect(old.All())
 	at := c.IntN(len(s.Endpoints))
 	switch c.IntN(8) {
 	case 0:
@@ -207,7 +207,7 @@ func (c *importChanges) hintImport(namespace, name string) string {
 		if s.Namespace != namespace || s.Import != name {
 			continue
 		}
-		s.Endpoints = slices.Clone(s.Endpoints)
+		s.Endpoints = slices.Collect(s.All())
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
 			e.Hints = nil

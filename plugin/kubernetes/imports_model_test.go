@@ -229,7 +229,7 @@ func (m *importModel) under(s index.Service, n importedName) (all []importedEndp
 		if sl.Namespace != s.Namespace || sl.Import != s.Name || !asked {
 			continue
 		}
-		for _, e := range sl.Endpoints {
+		for e := range sl.All() {
 			i := importedEndpoint{e, sl.Cluster.String(), ports}
 			if n.host == "" || i.label() == n.host && strings.ToLower(i.cluster) == n.cluster {
 				all = append(all, i)

@@ -380,7 +380,7 @@ func TestClustersetStored_Until(t *testing.T) {
 	slice := func(change func(*index.Slice)) func(*index.Index) {
 		return func(ix *index.Index) {
 			s := *ix.SliceRecord("shop", "db-e4")
-			s.Endpoints = slices.Clone(s.Endpoints)
+			s.Endpoints = slices.Collect(s.All())
 			change(&s)
 			ix.PutSlice(&s)
 		}

@@ -63,8 +63,8 @@ func (k *Kubernetes) ptrTargets(a netip.Addr) (targets []string) {
 		if e == nil || e.Service.Kind == index.ExternalName || !k.exposes(sl.Namespace) {
 			continue
 		}
-		for i := range sl.Endpoints {
-			if ep := &sl.Endpoints[i]; ep.Addr == a {
+		for ep := range sl.All() {
+			if ep.Addr == a {
 				if name := label(ep) + "." + serviceName(e.Service, k.primaryZone); seen.add(name) {
 					targets = append(targets, name)
 				}

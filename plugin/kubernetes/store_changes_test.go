@@ -238,7 +238,7 @@ func (c *changes) slice(ns, name string) *index.Slice {
 		s.Endpoints = c.endpoints()
 		return s
 	}
-	s.Service, s.Ports, s.Endpoints = old.Service, old.Ports, slices.Clone(old.Endpoints)
+	s.Service, s.Ports, s.Endpoints = old.Service, old.Ports, slices.Collect(old.All())
 	kinds := 6
 	if c.reads.Topology {
 		kinds++

@@ -177,7 +177,7 @@ func (m *model) nodeOf(from netip.Addr) string {
 	}
 	nodes = nil
 	for _, s := range m.slices {
-		for _, e := range s.Endpoints {
+		for e := range s.All() {
 			if e.Addr == from && e.Node.String() != "" {
 				nodes = append(nodes, e.Node.String())
 			}
@@ -442,7 +442,7 @@ func (m *model) endpoints(s index.Service, port, protocol string, v4 bool) (all 
 		if len(ports) == 0 && (len(sl.Ports) > 0 || port+protocol != "") {
 			continue
 		}
-		for _, e := range sl.Endpoints {
+		for e := range sl.All() {
 			if e.Addr.Is4() == v4 {
 				all = append(all, modelEndpoint{e, ports})
 			}

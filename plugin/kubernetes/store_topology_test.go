@@ -145,7 +145,7 @@ func (c *changes) hint(namespace, service string) string {
 		if s.Namespace != namespace || s.Service != service {
 			continue
 		}
-		s.Endpoints = slices.Clone(s.Endpoints)
+		s.Endpoints = slices.Collect(s.All())
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
 			e.Hints = nil

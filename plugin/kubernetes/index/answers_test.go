@@ -140,7 +140,7 @@ func (q pointerQuestion) ask(ix *Index) stored {
 		if e := ix.Service(s.Namespace, s.Service); e == nil || e.Service.Kind == ExternalName || !ix.HasNamespace(s.Namespace) {
 			continue
 		}
-		for _, e := range s.Endpoints {
+		for e := range s.All() {
 			if e.Addr == q.Addr {
 				b = appendStrings(b, "endpoint", s.Namespace, s.Service, e.Name)
 			}
@@ -187,7 +187,7 @@ func appendService(b []byte, s *Service) []byte {
 
 func appendSlice(b []byte, s *Slice) []byte {
 	b = appendPorts(appendStrings(b, "slice", s.Name), s.Ports)
-	for _, e := range s.Endpoints {
+	for e := range s.All() {
 		b = append(e.Addr.AppendTo(b), ' ')
 		b = appendStrings(b, e.Name, e.Zone.String(), e.Node.String())
 		if e.Hints != nil {

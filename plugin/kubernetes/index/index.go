@@ -38,16 +38,9 @@ func (e *Entry) Generation() *Generation { return e.generation }
 // Ready returns the number of ready endpoint addresses.
 func (e *Entry) Ready() (n int) {
 	for _, s := range e.Slices {
-		n += len(s.Endpoints)
+		n += s.Len()
 	}
 	return n
-}
-
-// addressSlice is an EndpointSlice with at least one endpoint of an address.
-type addressSlice struct {
-	slice *Slice
-	// node is the name of the node of the address's endpoints, nil if they are on several nodes.
-	node *Symbol
 }
 
 // Index is the state of the cluster. It is safe for concurrent use; reads take no lock.
@@ -59,7 +52,7 @@ type Index struct {
 	// they have no PTR records, and the nodes of their endpoints may be in another cluster.
 	clusterIPs *table[netip.Addr, *Service]
 	externals  *table[netip.Addr, *Service]
-	endpoints  *table[netip.Addr, addressSlice]
+	endpoints  addressSlices
 	podIPs     *table[netip.Addr, *Pod]
 	nodes      nodes
 	clusterID  atomic.Pointer[Symbol]
@@ -88,7 +81,7 @@ func New() *Index {
 		namespaces:   newTable[string, struct{}](),
 		clusterIPs:   newTable[netip.Addr, *Service](),
 		externals:    newTable[netip.Addr, *Service](),
-		endpoints:    newTable[netip.Addr, addressSlice](),
+		endpoints:    newAddressSlices(),
 		podIPs:       newTable[netip.Addr, *Pod](),
 		nodes:        newNodes(),
 		now:          time.Now,
@@ -129,22 +122,23 @@ func (ix *Index) ServicesByExternalIP(a netip.Addr) []*Service { return inOrder(
 // SlicesByIP returns the EndpointSlices of Services with a ready endpoint of that address, ordered by
 // namespace and name.
 func (ix *Index) SlicesByIP(a netip.Addr) []*Slice {
-	return inOrder(func(yield func(*Slice) bool) {
-		for v := range ix.endpoints.all(a) {
-			if !yield(v.slice) {
-				return
-			}
-		}
-	})
+	return inOrder(ix.endpoints.with(a))
 }
 
 // Addresses yields each address of a Service or a ready endpoint, some more than once.
 func (ix *Index) Addresses() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		for _, keys := range [...]iter.Seq[netip.Addr]{ix.clusterIPs.keys(), ix.endpoints.keys()} {
-			for a := range keys {
-				if !yield(a) {
-					return
+		for a := range ix.clusterIPs.keys() {
+			if !yield(a) {
+				return
+			}
+		}
+		for _, e := range ix.services.each() {
+			for _, s := range e.Slices {
+				for i := range s.Len() {
+					if !yield(s.addr(i)) {
+						return
+					}
 				}
 			}
 		}

@@ -83,7 +83,9 @@ func TestModelCanFail(t *testing.T) {
 			ix.PutSlice(&Slice{Namespace: k.Namespace, Name: a.slices[0], Service: k.Name})
 		}},
 		{"endpoint", func(ix *Index) {
-			ix.endpoints.add(a.v6[0], addressSlice{slice: &Slice{Namespace: k.Namespace, Name: a.slices[0]}})
+			s := &Slice{Namespace: k.Namespace, Name: a.slices[0], Service: k.Name, Endpoints: []Endpoint{{Addr: a.v6[0]}}}
+			s.Pack()
+			ix.endpoints.move(nil, s)
 		}},
 		{"namespace", func(ix *Index) { ix.PutNamespace(k.Namespace) }},
 		{"pod", func(ix *Index) { ix.PutPod(&Pod{Namespace: k.Namespace, Name: a.pods[0]}) }},

@@ -75,7 +75,8 @@ func copyService(s *Service) *Service {
 
 func copySlice(s *Slice) *Slice {
 	c := *s
-	c.Ports, c.Endpoints = slices.Clone(s.Ports), slices.Clone(s.Endpoints)
+	c.Ports, c.Endpoints = slices.Clone(s.Ports), slices.Collect(s.All())
+	c.packed = packedEndpoints{}
 	for i := range c.Endpoints {
 		if h := c.Endpoints[i].Hints; h != nil {
 			c.Endpoints[i].Hints = &Hints{Nodes: slices.Clone(h.Nodes), Zones: slices.Clone(h.Zones)}
@@ -195,7 +196,7 @@ func (m *model) slicesByIP(a netip.Addr) []*Slice {
 func (m *model) endpointNode(a netip.Addr) (name Symbol) {
 	nodes := map[Symbol]bool{}
 	for _, s := range m.slicesByIP(a) {
-		for _, e := range s.Endpoints {
+		for e := range s.All() {
 			if e.Addr == a && e.Node != (Symbol{}) && s.Cluster == (Symbol{}) {
 				nodes[e.Node] = true
 				name = e.Node
@@ -226,7 +227,7 @@ func (m *model) addresses() []netip.Addr {
 
 func (s *Slice) addresses() []netip.Addr {
 	var all []netip.Addr
-	for _, e := range s.Endpoints {
+	for e := range s.All() {
 		all = append(all, e.Addr)
 	}
 	return all
@@ -349,7 +350,7 @@ func compareEntry(reader string, k Name, e *Entry, want *Service, under []*Slice
 	}
 	ready := 0
 	for _, s := range under {
-		ready += len(s.Endpoints)
+		ready += s.Len()
 	}
 	switch {
 	case e.Service != want:
@@ -375,13 +376,13 @@ func sameRecords[R interface {
 
 // compareContent asserts that the content of each record is unchanged since it was put.
 func (m *model) compareContent() error {
-	return errors.Join(changed(m.services), changed(m.imports), changed(m.slices), changed(m.pods))
+	return errors.Join(changed(m.services, copyService), changed(m.imports, copyService), changed(m.slices, copySlice), changed(m.pods, copyPod))
 }
 
-func changed[R any](all map[Name]record[R]) error {
+func changed[R any](all map[Name]record[R], content func(*R) *R) error {
 	for k, r := range all {
-		if !reflect.DeepEqual(r.put, r.was) {
-			return fmt.Errorf("the record of %v became %+v, was put as %+v", k, *r.put, *r.was)
+		if put := content(r.put); !reflect.DeepEqual(put, content(r.was)) {
+			return fmt.Errorf("the record of %v became %+v, was put as %+v", k, *put, *r.was)
 		}
 	}
 	return nil

@@ -58,12 +58,14 @@ func (ix *Index) NodeByIP(a netip.Addr) *Node {
 // EndpointNode returns the name of the node that runs the ready endpoints with an address. It is zero if no node is known,
 // and if there are several nodes, as while an address moves from one pod to another.
 func (ix *Index) EndpointNode(a netip.Addr) (name Symbol) {
-	for v := range ix.endpoints.all(a) {
-		if v.slice.Cluster != (Symbol{}) {
+	for s := range ix.endpoints.with(a) {
+		if s.Cluster != (Symbol{}) {
 			continue // the node may be in another cluster; the cluster's own endpoints also have slices without a cluster ID
 		}
-		if v.node == nil || !sameNode(&name, *v.node) {
-			return Symbol{}
+		for i := range s.withAddr(a) {
+			if !sameNode(&name, s.node(i)) {
+				return Symbol{}
+			}
 		}
 	}
 	return name

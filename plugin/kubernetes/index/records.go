@@ -134,7 +134,7 @@ func (s *Service) Equal(t *Service) bool {
 
 // Endpoint is one ready address of an EndpointSlice.
 type Endpoint struct {
-	// Addr is read by A, AAAA, SRV's additional section and PTR.
+	// Addr is read by A, AAAA, SRV's additional section and PTR. It has no zone, and is no IPv4 address inside of IPv6.
 	Addr netip.Addr
 	// Name is the endpoint's own label; empty means the address in dashed form. Read by endpoint
 	// names, SRV targets and PTR.
@@ -176,14 +176,16 @@ type Slice struct {
 	// Ports are those of every endpoint. Read by SRV and port names of headless Services. Without ports, the endpoints have
 	// addresses but no SRV record.
 	Ports []Port
-	// Endpoints are in the order of the object.
+	// Endpoints are those of a record that is made, in the order of the object. Pack replaces them. All reads them in both forms.
 	Endpoints []Endpoint
+
+	packed packedEndpoints
 }
 
 // Equal reports whether two records of one EndpointSlice are equal.
 func (s *Slice) Equal(t *Slice) bool {
 	return s.Service == t.Service && s.Import == t.Import && s.Cluster == t.Cluster &&
-		slices.Equal(s.Ports, t.Ports) && slices.EqualFunc(s.Endpoints, t.Endpoints, Endpoint.equal)
+		slices.Equal(s.Ports, t.Ports) && s.sameEndpoints(t)
 }
 
 // Pod has the fields of a Pod that DNS answers depend on.

@@ -49,7 +49,7 @@ func TestUpdateWhereEndpointsShareAnAddress(t *testing.T) {
 	if allocations > 10*crowdedSlices {
 		t.Errorf("one update allocates %.0f times, want at most %d", allocations, 10*crowdedSlices)
 	}
-	if found := ix.SlicesByIP(endpointIP); len(found) != crowdedSlices || found[0].Endpoints[0].Name != fmt.Sprintf("host-0-0-%d", runs+1) {
+	if found := ix.SlicesByIP(endpointIP); len(found) != crowdedSlices || found[0].Endpoint(0).Name != fmt.Sprintf("host-0-0-%d", runs+1) {
 		t.Errorf("SlicesByIP = %s, want %d slices in order, the first as it was put last", keys(found), crowdedSlices)
 	}
 	for i := range crowdedSlices {

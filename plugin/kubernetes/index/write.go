@@ -159,8 +159,8 @@ func (ix *Index) advanceAddresses(all []netip.Addr) {
 
 func (ix *Index) endpointsChanged(s *Slice) {
 	if s.ofService() {
-		for i := range s.Endpoints {
-			ix.AddressGeneration(s.Endpoints[i].Addr).advance()
+		for i := range s.Len() {
+			ix.AddressGeneration(s.addr(i)).advance()
 		}
 	}
 }
@@ -200,6 +200,7 @@ func (ix *Index) putSlice(s *Slice) {
 	if old != nil {
 		s.Name = old.Name
 	}
+	s.Pack()
 	both := [...]objects{ix.services, ix.imports}
 	for _, o := range both {
 		o.shareStrings(s) // before readers see it
@@ -209,7 +210,7 @@ func (ix *Index) putSlice(s *Slice) {
 	for _, o := range both {
 		changed = append(changed, o.link(s))
 	}
-	ix.moveEndpoints(old, s)
+	ix.endpoints.move(old, s)
 	for _, o := range both {
 		if old != nil && o.owner(old) != o.owner(s) {
 			changed = append(changed, o.unlink(old))
@@ -225,43 +226,8 @@ func (ix *Index) deleteSlice(k Name) {
 	}
 	delete(ix.slicesByName, k)
 	changed := []*Entry{ix.services.unlink(old), ix.imports.unlink(old)}
-	ix.moveEndpoints(old, nil)
+	ix.endpoints.move(old, nil)
 	ix.slicesChanged(changed, old, nil)
-}
-
-// moveEndpoints replaces an EndpointSlice of a Service under the addresses of its endpoints.
-func (ix *Index) moveEndpoints(old, s *Slice) {
-	for a, v := range s.byAddress() {
-		ix.endpoints.add(a, v)
-	}
-	for a, v := range old.byAddress() {
-		ix.endpoints.remove(a, v)
-	}
-}
-
-// byAddress returns one value for each address of an EndpointSlice, none if it is not of a Service. Many endpoints may
-// have the same address.
-func (s *Slice) byAddress() map[netip.Addr]addressSlice {
-	if !s.ofService() {
-		return nil
-	}
-	all := make(map[netip.Addr]addressSlice, len(s.Endpoints))
-	for i := range s.Endpoints {
-		e := &s.Endpoints[i]
-		v, found := all[e.Addr]
-		switch {
-		case !found:
-			v = addressSlice{s, &e.Node}
-		case v.node == nil || e.Node == Symbol{} || e.Node == *v.node:
-			continue
-		case *v.node == Symbol{}:
-			v.node = &e.Node
-		default:
-			v.node = nil
-		}
-		all[e.Addr] = v
-	}
-	return all
 }
 
 // slicesChanged advances the generations that depend on entries and on the old and new record of a slice; each of them may

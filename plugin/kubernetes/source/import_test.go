@@ -163,7 +163,7 @@ func TestStripImportedSlice(t *testing.T) {
 			reasons := skips(EndpointSlices, func() {
 				if r := NewStripper(tc.options).Slice(o); r != nil {
 					got = r.Service + "/" + r.Import + "/" + r.Cluster.String()
-					if len(r.Endpoints) != 1 || r.Namespace != "shop" || r.Name != "web-1" {
+					if r.Len() != 1 || r.Namespace != "shop" || r.Name != "web-1" {
 						t.Errorf("record %+v", r)
 					}
 				}

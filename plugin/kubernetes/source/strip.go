@@ -156,8 +156,7 @@ func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice {
 			r.Endpoints = s.endpoints(r.Endpoints, e, skip)
 		}
 	}
-	// append may have allocated twice the size: with tens of thousands of slices that counts.
-	r.Endpoints = append(make([]index.Endpoint, 0, len(r.Endpoints)), r.Endpoints...)
+	r.Pack() // a list has all records before the index has one
 	return r
 }
 

@@ -111,7 +111,7 @@ func TestStripSlice(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			r := NewStripper(tc.options).Slice(object)
 			var got []string
-			for _, e := range r.Endpoints {
+			for e := range r.All() {
 				got = append(got, endpoint(e.Addr.String(), e.Name, e.Zone.String()))
 			}
 			if !reflect.DeepEqual(got, tc.want) {

@@ -145,14 +145,14 @@ func TestStripEndpointTopology(t *testing.T) {
 			for i := range want {
 				tc.change(&want[i])
 			}
-			got := NewStripper(tc.opts).Slice(object).Endpoints
+			got := slices.Collect(NewStripper(tc.opts).Slice(object).All())
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("endpoints %+v, want %+v", got, want)
 			}
 		})
 	}
 	t.Run("equal hints are shared", func(t *testing.T) {
-		got := topologyStripper().Slice(object).Endpoints
+		got := slices.Collect(topologyStripper().Slice(object).All())
 		if got[0].Hints != got[2].Hints || got[0].Hints == got[1].Hints {
 			t.Error("hints are kept twice, or are those of another endpoint")
 		}

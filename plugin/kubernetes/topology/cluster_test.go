@@ -65,10 +65,10 @@ func endpointsOf(t *testing.T, texts []string) []Endpoint {
 	var all []Endpoint
 	for i, text := range texts {
 		fields := strings.Fields(text)
-		e := &index.Endpoint{Name: fields[0]}
+		e := index.Endpoint{Name: fields[0]}
 		for _, f := range fields[1:] {
 			key, value, _ := strings.Cut(f, "=")
-			if err := set(e, key, value); err != nil {
+			if err := set(&e, key, value); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -239,7 +239,7 @@ func (w *world) drawCaller(r *rand.Rand) {
 func (w *world) selectable() []Endpoint {
 	var all []Endpoint
 	for i, p := range w.endpoints {
-		e := &index.Endpoint{Name: fmt.Sprint("w", i), Node: index.NewSymbol(p.node), Zone: index.NewSymbol(p.zone)}
+		e := index.Endpoint{Name: fmt.Sprint("w", i), Node: index.NewSymbol(p.node), Zone: index.NewSymbol(p.zone)}
 		if len(p.forNodes)+len(p.forZones) > 0 || i%2 == 0 {
 			e.Hints = &index.Hints{Nodes: symbols(p.forNodes...), Zones: symbols(p.forZones...)}
 		}

@@ -9,7 +9,7 @@ import (
 
 // Endpoint is an endpoint with its EndpointSlice.
 type Endpoint struct {
-	*index.Endpoint
+	index.Endpoint
 	Slice *index.Slice
 }
 

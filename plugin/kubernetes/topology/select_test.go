@@ -281,7 +281,7 @@ func BenchmarkSelect(b *testing.B) {
 			{Key: index.NewSymbol(hostname), Value: index.NewSymbol(name)},
 			{Key: index.NewSymbol(zone), Value: index.NewSymbol("zone-" + name)},
 		}})
-		all = append(all, Endpoint{Slice: &index.Slice{}, Endpoint: &index.Endpoint{Node: index.NewSymbol(name), Zone: index.NewSymbol("zone-" + name)}})
+		all = append(all, Endpoint{Slice: &index.Slice{}, Endpoint: index.Endpoint{Node: index.NewSymbol(name), Zone: index.NewSymbol("zone-" + name)}})
 	}
 	n := ix.Node(index.NewSymbol("n5"))
 	c := Caller{Name: n.Name, Zone: index.NewSymbol("zone-n5"), Node: n}

@@ -97,7 +97,7 @@ func entries(ix *index.Index, service string, entries []*index.Entry) (all []str
 				line += " of " + l.Cluster.String()
 			}
 			line += ports(l.Ports) + ":"
-			for _, p := range l.Endpoints {
+			for p := range l.All() {
 				line += " " + strings.Join(slices.DeleteFunc([]string{p.Addr.String(), p.Name, p.Zone.String()}, func(s string) bool { return s == "" }), ",")
 			}
 			all = append(all, line)

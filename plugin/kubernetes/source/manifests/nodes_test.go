@@ -59,7 +59,7 @@ func TestNodes(t *testing.T) {
 		if got := dump(ix); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
-		if got := ix.Service("default", "db").Slices[0].Endpoints[0].Node.String(); got != "node-1" {
+		if got := ix.Service("default", "db").Slices[0].Endpoint(0).Node.String(); got != "node-1" {
 			t.Errorf("the first endpoint is on %q", got)
 		}
 	})
