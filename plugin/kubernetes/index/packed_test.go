@@ -45,7 +45,9 @@ func TestPack(t *testing.T) {
 
 func checkPack(t *testing.T, all []Endpoint) {
 	t.Helper()
-	made := func() *Slice { return &Slice{Namespace: "default", Name: "web-1", Service: "web", Endpoints: slices.Clone(all)} }
+	made := func() *Slice {
+		return &Slice{Namespace: "default", Name: "web-1", Service: "web", Endpoints: slices.Clone(all)}
+	}
 	s := made()
 	s.Pack()
 	s.Pack() // changes nothing
