@@ -71,6 +71,7 @@ type Index struct {
 	slicesByName map[Name]*Slice
 	podsByName   map[Name]*Pod
 	podDNS       map[string]*PodDNS // DNS settings that pods share, by their contents
+	replaced     [kinds]bool        // kinds that the source has replaced at least once
 }
 
 // New returns an empty Index.

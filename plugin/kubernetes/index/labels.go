@@ -1,6 +1,9 @@
 package index
 
-import "strings"
+import (
+	"iter"
+	"strings"
+)
 
 // keyLists are the label keys of nodes, by the joined keys. The nodes of a cluster have few different lists, so they share
 // them: a list of its own would be a quarter of the memory of a node.
@@ -82,6 +85,17 @@ func (n *Node) label(i int) (l Label, ok bool) {
 		return n.Labels[i], true
 	}
 	return Label{}, false
+}
+
+// AllLabels yields the labels of a node, packed or not.
+func (n *Node) AllLabels() iter.Seq[Label] {
+	return func(yield func(Label) bool) {
+		for i := 0; ; i++ {
+			if l, more := n.label(i); !more || !yield(l) {
+				return
+			}
+		}
+	}
 }
 
 // sameLabels reports whether two nodes have the same labels, packed or not.

@@ -20,6 +20,13 @@ func (ix *Index) DeleteNamespace(name string) {
 
 // ReplaceNamespaces replaces all namespaces.
 func (ix *Index) ReplaceNamespaces(all []string) {
+	ix.write(func() {
+		ix.replaced[namespaceKind] = true
+		ix.replaceNamespaces(all)
+	})
+}
+
+func (ix *Index) replaceNamespaces(all []string) {
 	changed := map[string]struct{}{}
 	noting := func(change func(string) bool) func(string) {
 		return func(name string) {
@@ -29,10 +36,8 @@ func (ix *Index) ReplaceNamespaces(all []string) {
 		}
 	}
 	same := func(name string) string { return name }
-	ix.write(func() {
-		replace(all, same, noting(ix.addNamespace), ix.namespaces.keys(), noting(ix.removeNamespace))
-		ix.namespacesChanged(changed)
-	})
+	replace(all, same, noting(ix.addNamespace), ix.namespaces.keys(), noting(ix.removeNamespace))
+	ix.namespacesChanged(changed)
 }
 
 // Outdate ends the validity of every stored answer, for a source that has lost the access to a resource.

@@ -102,8 +102,13 @@ func (ix *Index) ClusterID() Symbol {
 
 // SetClusterID sets the ID of this cluster, zero for an unknown one.
 func (ix *Index) SetClusterID(id Symbol) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
+	ix.write(func() {
+		ix.replaced[clusterIDKind] = true
+		ix.setClusterID(id)
+	})
+}
+
+func (ix *Index) setClusterID(id Symbol) {
 	if id != ix.ClusterID() {
 		ix.clusterID.Store(&id)
 		ix.nodes.generation.advance()
@@ -134,7 +139,7 @@ func (ix *Index) DeleteNode(name Symbol) { ix.write(func() { ix.deleteNode(name.
 
 // ReplaceNodes replaces all nodes.
 func (ix *Index) ReplaceNodes(all []*Node) {
-	ix.write(func() { replace(all, (*Node).key, ix.putNode, ix.nodes.byName.keys(), ix.deleteNode) })
+	replaceKind(ix, nodeKind, all, (*Node).key, ix.putNode, ix.nodes.byName.keys(), ix.deleteNode)
 }
 
 func (n *Node) key() string { return n.Name.String() }

@@ -18,6 +18,14 @@ func (ix *Index) write(f func()) {
 	f()
 }
 
+// replaceKind replaces all records of a kind, with the lock.
+func replaceKind[K comparable, R any](ix *Index, kind kind, all []R, key func(R) K, put func(R), current iter.Seq[K], del func(K)) {
+	ix.write(func() {
+		ix.replaced[kind] = true
+		replace(all, key, put, current, del)
+	})
+}
+
 // replace puts all records, and deletes every current key that none of them has.
 func replace[K comparable, R any](all []R, key func(R) K, put func(R), current iter.Seq[K], del func(K)) {
 	wanted := make(map[K]struct{}, len(all))
@@ -42,7 +50,7 @@ func (ix *Index) DeleteService(namespace, name string) {
 
 // ReplaceServices replaces all Services.
 func (ix *Index) ReplaceServices(all []*Service) {
-	ix.write(func() { replace(all, (*Service).key, ix.putService, ix.services.keys(), ix.deleteService) })
+	replaceKind(ix, serviceKind, all, (*Service).key, ix.putService, ix.services.keys(), ix.deleteService)
 }
 
 // ServiceRecord returns the Service as it was put, or nil.
@@ -60,7 +68,7 @@ func (ix *Index) DeleteImport(namespace, name string) {
 
 // ReplaceImports replaces all ServiceImports.
 func (ix *Index) ReplaceImports(all []*Service) {
-	ix.write(func() { replace(all, (*Service).key, ix.putImport, ix.imports.keys(), ix.deleteImport) })
+	replaceKind(ix, importKind, all, (*Service).key, ix.putImport, ix.imports.keys(), ix.deleteImport)
 }
 
 // ImportRecord returns the ServiceImport as it was put, or nil.
@@ -182,7 +190,7 @@ func (ix *Index) DeleteSlice(namespace, name string) {
 
 // ReplaceSlices replaces all EndpointSlices.
 func (ix *Index) ReplaceSlices(all []*Slice) {
-	ix.write(func() { replace(all, (*Slice).key, ix.putSlice, maps.Keys(ix.slicesByName), ix.deleteSlice) })
+	replaceKind(ix, sliceKind, all, (*Slice).key, ix.putSlice, maps.Keys(ix.slicesByName), ix.deleteSlice)
 }
 
 // SliceRecord returns the EndpointSlice as it was put, or nil.
@@ -253,7 +261,7 @@ func (ix *Index) DeletePod(namespace, name string) {
 
 // ReplacePods replaces all pods.
 func (ix *Index) ReplacePods(all []*Pod) {
-	ix.write(func() { replace(all, (*Pod).key, ix.putPod, maps.Keys(ix.podsByName), ix.deletePod) })
+	replaceKind(ix, podKind, all, (*Pod).key, ix.putPod, maps.Keys(ix.podsByName), ix.deletePod)
 }
 
 // PodRecord returns the pod as it was put, or nil.
