@@ -25,6 +25,7 @@ type query struct {
 	caller       *queryCaller  // nil if the answer is the same for every caller
 	dependencies *dependencies // nil if the reply is not stored
 	waits        bool          // queries wait for the name, or for a candidate
+	stale        bool          // records are those of a snapshot
 }
 
 // Versions of the implemented specifications, of Kubernetes and of KEP-1645 for zones of a clusterset, and the TTL of their

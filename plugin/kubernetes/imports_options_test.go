@@ -259,7 +259,7 @@ func TestClusterset_StartWaits(t *testing.T) {
 	start := func(timeout time.Duration, is ...source.Status) time.Duration {
 		k := withStatus(importing(t, clusterset("prefer-local-cluster")), is...)
 		begin := time.Now()
-		k.awaitSync(timeout)
+		k.awaitSync(timeout, func() bool { return false })
 		return time.Since(begin)
 	}
 	if took := start(300*time.Millisecond, source.Status{Resource: source.ServiceImports}); took < 300*time.Millisecond {

@@ -58,7 +58,7 @@ type Kubernetes struct {
 	status      func() []source.Status
 	attached    atomic.Bool
 	callers     *callers    // nil without topology
-	synced      atomic.Bool // all resources needed by every answer have been synced
+	synced      atomic.Bool // all resources needed by every answer have been synced, not restored
 	nodesSynced atomic.Bool // Nodes have been synced
 }
 
@@ -108,6 +108,8 @@ type options struct {
 	ttl            uint32 // seconds
 	ignoreEmpty    bool
 	startupTimeout time.Duration
+	snapshot       source.Snapshot
+	staleIsReady   bool           // the plugin is ready while it answers from a snapshot
 	topologyKeys   []index.Symbol // default for headless Services without topology settings
 	preferCluster  bool           // prefer the endpoints of headless ServiceImports in this cluster
 	clusterID      index.Symbol   // ID of this cluster; zero for that of its ClusterProperty
@@ -143,7 +145,7 @@ func (k *Kubernetes) Ready() bool {
 		return false
 	}
 	for _, s := range k.status() {
-		if needed(s) && (!s.Synced || s.Frozen) {
+		if needed(s) && (!s.Synced && !(s.Restored && k.staleIsReady) || s.Frozen) {
 			return false
 		}
 	}
@@ -164,8 +166,13 @@ func imports(s source.Status) bool { return s.Resource == source.ServiceImports 
 
 func nodes(s source.Status) bool { return s.Resource == source.Nodes }
 
-// hasSynced reports whether all resources needed by every answer have been synced once.
+// hasSynced reports whether all resources needed by every answer have been synced once, or are those of a snapshot.
 func (k *Kubernetes) hasSynced() bool { return k.haveSynced(&k.synced, needed) }
+
+// isStale reports whether records are those of a snapshot.
+func (k *Kubernetes) isStale() bool {
+	return !k.synced.Load() && slices.ContainsFunc(k.status(), func(s source.Status) bool { return s.Restored })
+}
 
 // isSynced reports whether all resources needed by answers in a zone are synced.
 func (k *Kubernetes) isSynced(zone string) bool {
@@ -179,16 +186,28 @@ func (k *Kubernetes) hasImports() bool { return k.areSynced(imports) }
 // hasNodes reports whether Nodes have been synced once, or are not watched.
 func (k *Kubernetes) hasNodes() bool { return k.haveSynced(&k.nodesSynced, nodes) }
 
-// haveSynced reports whether the selected resources have been synced once, which it stores in done.
+// haveSynced reports whether the selected resources have been synced once, which it stores in done, or are those of a snapshot.
 func (k *Kubernetes) haveSynced(done *atomic.Bool, selects func(source.Status) bool) bool {
-	if !done.Load() && k.areSynced(selects) {
+	if done.Load() {
+		return true
+	}
+	all, restored := k.status(), false
+	for _, s := range all {
+		switch {
+		case s.Restored:
+			restored = true
+		case selects(s) && !s.Synced:
+			return false
+		}
+	}
+	if !restored {
 		done.Store(true)
 	}
-	return done.Load()
+	return true
 }
 
 func (k *Kubernetes) areSynced(selects func(source.Status) bool) bool {
-	return !slices.ContainsFunc(k.status(), func(s source.Status) bool { return selects(s) && !s.Synced })
+	return !slices.ContainsFunc(k.status(), func(s source.Status) bool { return selects(s) && !s.Synced && !s.Restored })
 }
 
 // exposes reports whether a namespace exists and is one of the configured ones.
@@ -225,8 +244,9 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	}
 
 	synced := k.isSynced(zone) // before the lookup, which may find only a part of the records until then
-	storable := synced && k.isStorable(r, name, inFront) && !isFallthrough(ctx)
-	q := query{ctx: ctx, state: state, zone: zone, owner: qname, qtype: state.QType()}
+	stale := synced && k.isStale()
+	storable := synced && !stale && k.isStorable(r, name, inFront) && !isFallthrough(ctx)
+	q := query{ctx: ctx, state: state, zone: zone, owner: qname, qtype: state.QType(), stale: stale}
 	if synced {
 		if x := k.expand(q, name, storable); x != nil {
 			return k.send(&x.query, &x.reply, inFront)
@@ -280,6 +300,9 @@ func (k *Kubernetes) send(q *query, a *reply, inFront *answers.Properties) (int,
 	m := a.m
 	if a.suffix != nil {
 		m = searchlist.WithOption(m, a.suffix)
+	}
+	if q.stale {
+		m = asStale(q.state.Req, m)
 	}
 	if err := q.state.W.WriteMsg(m); err != nil {
 		return dns.RcodeServerFailure, err

@@ -72,6 +72,9 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 	if here, ok := seen["trust"]; ok && !k.source.Topology {
 		return nil, here.Errorf("trust requires topology, the only user of the caller option")
 	}
+	if here, ok := seen["snapshot_ready"]; ok && k.snapshot.Path == "" {
+		return nil, here.Errorf("snapshot_ready requires snapshot")
+	}
 	if d.name == multiclusterDirective.name {
 		k.clustersets = slices.DeleteFunc(slices.Clone(k.Zones), isReverse)
 	}
@@ -101,6 +104,7 @@ var contradictions = []struct{ one, other, reason string }{
 	{"zonal", "noendpoints", "zonal names are names of endpoints"},
 	{"topology", "noendpoints", "topology selects endpoints"},
 	{preferLocalCluster, "noendpoints", "it selects endpoints"},
+	{"snapshot", "manifests", "a snapshot replaces an API server that does not respond"},
 }
 
 // completeClustersets validates the zones of a clusterset and sets the fields that depend on them.
@@ -148,6 +152,8 @@ var parsers = corefile.Options[*Kubernetes]{
 	"coherent":           {Once: true, Form: "no argument", Parse: func(k *Kubernetes, _ []string) error { k.coherent = true; return nil }},
 	preferLocalCluster:   {Max: 1, Form: "nothing, or the ID of this cluster: labels of letters, digits and dashes", Parse: parsePreferLocalCluster},
 	"startup_timeout":    {Min: 1, Max: 1, Form: "a duration such as 5s, 0s or more", Parse: parseStartupTimeout},
+	"snapshot":           {Min: 1, Max: 3, Once: true, Form: "a file, and optionally the interval of writes, 1s or more, and the maximum age: FILE [INTERVAL] [MAX_AGE]", Parse: parseSnapshot},
+	"snapshot_ready":     {Once: true, Form: "no argument", Parse: func(k *Kubernetes, _ []string) error { k.staleIsReady = true; return nil }},
 }.With(corefile.Of(settings.Options, func(k *Kubernetes) *settings.Settings { return &k.from }))
 
 const preferLocalCluster = "prefer-local-cluster"
@@ -213,6 +219,30 @@ func parseStartupTimeout(k *Kubernetes, args []string) error {
 		return fmt.Errorf("%q", args[0])
 	}
 	k.startupTimeout = d
+	return nil
+}
+
+// The defaults of option snapshot.
+const (
+	defaultSnapshotInterval = time.Minute
+	defaultSnapshotMaxAge   = 24 * time.Hour
+)
+
+func parseSnapshot(k *Kubernetes, args []string) error {
+	k.snapshot = source.Snapshot{Path: args[0], Interval: defaultSnapshotInterval, MaxAge: defaultSnapshotMaxAge}
+	for i, to := range []*time.Duration{&k.snapshot.Interval, &k.snapshot.MaxAge} {
+		if len(args) <= i+1 {
+			break
+		}
+		d, err := time.ParseDuration(args[i+1])
+		if err != nil || d < time.Second {
+			return errors.New(corefile.Quote(args))
+		}
+		*to = d
+	}
+	if args[0] == "" || k.snapshot.MaxAge < k.snapshot.Interval {
+		return fmt.Errorf("%s: the maximum age is below the interval", corefile.Quote(args))
+	}
 	return nil
 }
 

@@ -45,12 +45,13 @@ func (d directive) setup(c *caddy.Controller) error {
 	k.space, k.serves = b.Keyspace, b.Serves
 	offers := &offering{k: k, registry: coherence.Process}
 	reload.Follow(c, reload.Owner{Stop: func(reload.End) error { offers.end(); return nil }}) // before the source ends
-	source.Follow(c, k.sourceIdentity, src, func(handle *source.Handle) {
+	keep := source.Keep{Snapshot: k.snapshot, Options: k.source.Identity()}
+	source.Follow(c, k.sourceIdentity, src, keep, func(handle *source.Handle) {
 		k.localIPs = boundIPs(c)
 		k.warnShadowed(dnsserver.GetConfig(c).Handler(pluginName))
 		k.shared = block.IsShared(dnsserver.GetConfig(c), k.neutral(d, dnsserver.GetConfig(c).Handler(externalPlugin))...)
 		k.attach(handle.Index(), handle.Status)
-		k.awaitSync(k.startupTimeout)
+		k.awaitSync(k.startupTimeout, handle.Restore)
 		eligibility := b.Eligibility()
 		k.late, k.signed = eligibility.Late, eligibility.Signed
 		offers.begin(sessionObstacle(eligibility))
@@ -118,24 +119,15 @@ func newKubernetes(zones []string) *Kubernetes {
 
 // sourceIdentity is equal for configurations that can share a source.
 func (k *Kubernetes) sourceIdentity() string {
-	selectors := ""
-	for _, s := range []fmt.Stringer{k.source.Labels, k.source.NamespaceLabels} {
-		if s != nil {
-			selectors += s.String()
-		}
-		selectors += "|"
-	}
-	o := k.source
-	o.Labels, o.NamespaceLabels = nil, nil
-	return fmt.Sprintf("%s|%s|%+v", k.from.Identity(), selectors, o)
+	return fmt.Sprintf("%s|%s|%+v", k.from.Identity(), k.source.Identity(), k.snapshot)
 }
 
 // nodesWait bounds how long the start waits for Nodes after all else is synced. The server may lack the permission.
 const nodesWait = time.Second
 
-// awaitSync waits until all resources are synced, at most for the timeout. After it, queries are answered with SERVFAIL until
-// they are.
-func (k *Kubernetes) awaitSync(timeout time.Duration) {
+// awaitSync waits until all resources are synced, at most for the timeout. After it, queries are answered from a snapshot, if restore
+// finds one, or with SERVFAIL, until they are.
+func (k *Kubernetes) awaitSync(timeout time.Duration, restore func() bool) {
 	end := time.Now().Add(timeout)
 	waiting := time.AfterFunc(500*time.Millisecond, func() {
 		log.Infof("waiting up to %s for the first sync of the cluster", timeout)
@@ -143,6 +135,9 @@ func (k *Kubernetes) awaitSync(timeout time.Duration) {
 	defer waiting.Stop()
 	switch {
 	case !waitFor(timeout, k.hasSynced):
+		if restore() {
+			return // which is logged
+		}
 		log.Warningf("starting before the first sync of the cluster: names are answered with SERVFAIL until it is complete (%s)", k.unsynced())
 	case !waitFor(time.Until(end), k.importsSettled):
 		log.Warningf("starting before ServiceImports are synced: their names are answered with SERVFAIL until they are")

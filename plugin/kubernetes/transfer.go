@@ -21,7 +21,7 @@ func (k *Kubernetes) Transfer(zone string, serial uint32) (<-chan []dns.RR, erro
 	if !slices.Contains(k.Zones, zone) {
 		return nil, transfer.ErrNotAuthoritative
 	}
-	if !k.isSynced(zone) {
+	if !k.isSynced(zone) || k.isStale() {
 		return nil, errNotSynced
 	}
 	soa := k.soa(zone)

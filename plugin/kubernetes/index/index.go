@@ -63,6 +63,7 @@ type Index struct {
 	addressGenerations   [addressGenerations]Generation
 
 	waits    atomic.Int64 // number of Services with Wait
+	writes   atomic.Uint64
 	modified atomic.Int64 // time of the last change that can change an answer, Unix time in seconds
 	now      func() time.Time
 
@@ -156,6 +157,9 @@ func inOrder[R interface{ key() Name }](records iter.Seq[R]) []R {
 	slices.SortFunc(found, func(a, b R) int { return a.key().compare(b.key()) })
 	return slices.CompactFunc(found, func(a, b R) bool { return a.key() == b.key() })
 }
+
+// Writes returns the number of writes, with those that changed nothing.
+func (ix *Index) Writes() uint64 { return ix.writes.Load() }
 
 // Modified returns the time of the last change that can change an answer, in Unix time in seconds, 0 before the first
 // one. It is the serial of the zones.

@@ -15,6 +15,7 @@ import (
 func (ix *Index) write(f func()) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
+	defer ix.writes.Add(1)
 	f()
 }
 

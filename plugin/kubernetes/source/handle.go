@@ -26,7 +26,8 @@ type shared struct {
 	key    string
 	source Source
 	index  *index.Index
-	count  int // of handles; guarded by running.mu
+	keeper *keeper // nil without a snapshot
+	count  int     // of handles; guarded by running.mu
 	stop   context.CancelFunc
 	done   chan struct{}
 }
@@ -44,11 +45,11 @@ const stopWait = time.Second
 // Follow opens a handle when the configuration of a controller starts, and closes it at the end of the configuration; at
 // the end of the process that is after health's lameduck period, during which answers must be right, too. started is
 // called with the handle. Follow is called in setup.
-func Follow(c *caddy.Controller, key func() string, src Source, started func(*Handle)) {
+func Follow(c *caddy.Controller, key func() string, src Source, keep Keep, started func(*Handle)) {
 	var opened atomic.Pointer[Handle]
 	reload.Follow(c, reload.Owner{
 		Start: func() error {
-			h := Open(key(), src)
+			h := Open(key(), src, keep)
 			opened.Store(h)
 			started(h)
 			return nil
@@ -62,13 +63,19 @@ func Follow(c *caddy.Controller, key func() string, src Source, started func(*Ha
 	})
 }
 
+// Keep has the snapshot of a source, and the Identity of its options.
+type Keep struct {
+	Snapshot
+	Options string
+}
+
 // Open returns a handle of the source with a key. If none runs, it starts src.
-func Open(key string, src Source) *Handle {
+func Open(key string, src Source, keep Keep) *Handle {
 	running.mu.Lock()
 	defer running.mu.Unlock()
 	at := slices.IndexFunc(running.shared, func(s *shared) bool { return s.key == key })
 	if at < 0 {
-		running.shared = append(running.shared, start(key, src))
+		running.shared = append(running.shared, start(key, src, keep))
 		at = len(running.shared) - 1
 	}
 	h := &Handle{shared: running.shared[at]}
@@ -76,9 +83,13 @@ func Open(key string, src Source) *Handle {
 	return h
 }
 
-func start(key string, src Source) *shared {
+func start(key string, src Source, keep Keep) *shared {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &shared{key: key, source: src, index: index.New(), stop: stop, done: make(chan struct{})}
+	if keep.Path != "" {
+		s.keeper = &keeper{Snapshot: keep.Snapshot, source: src, options: keep.Options, index: s.index, now: time.Now, ended: ctx.Done()}
+		go s.keeper.run(ctx)
+	}
 	go func() {
 		defer close(s.done)
 		src.Run(ctx, s.index)
@@ -90,7 +101,17 @@ func start(key string, src Source) *shared {
 func (h *Handle) Index() *index.Index { return h.shared.index }
 
 // Status returns the state of the source's resources.
-func (h *Handle) Status() []Status { return h.shared.source.Status() }
+func (h *Handle) Status() []Status {
+	all := h.shared.source.Status()
+	if k := h.shared.keeper; k != nil {
+		all = k.status(all)
+	}
+	return all
+}
+
+// Restore puts the records of the snapshot into the index, unless the source has been read by then. It reports whether the
+// records of a snapshot are in use, which Status tells.
+func (h *Handle) Restore() bool { return h.shared.keeper != nil && h.shared.keeper.restore() }
 
 // Close closes the handle. The last one to be closed stops the source.
 func (h *Handle) Close() { h.once.Do(h.shared.close) }

@@ -5,6 +5,7 @@ package source
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -37,6 +38,8 @@ type Status struct {
 	Resource string
 	// Synced is true from the moment that all objects have been read once.
 	Synced bool
+	// Restored is true while Synced is not, and the records are those of a snapshot.
+	Restored bool
 	// Heard is the time of the last list, event or bookmark: the index was up to date then. It is zero before the first.
 	Heard time.Time
 	// Frozen is true while a watch is open that no longer reports changes.
@@ -77,6 +80,19 @@ type Options struct {
 	Booted time.Time
 	// Labels selects Services, ServiceImports, EndpointSlices and pods, NamespaceLabels namespaces; nil selects all.
 	Labels, NamespaceLabels labels.Selector
+}
+
+// Identity is equal for options that select and store the same records.
+func (o Options) Identity() string {
+	selectors := ""
+	for _, s := range []fmt.Stringer{o.Labels, o.NamespaceLabels} {
+		if s != nil {
+			selectors += s.String()
+		}
+		selectors += "|"
+	}
+	o.Labels, o.NamespaceLabels = nil, nil
+	return fmt.Sprintf("%s%+v", selectors, o)
 }
 
 // Resources returns the resources that are read with these options.

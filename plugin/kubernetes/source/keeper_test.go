@@ -1,0 +1,372 @@
+package source
+
+import (
+	"context"
+	"errors"
+	golog "log"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/snapshot"
+)
+
+// identifiedSource is a source of a cluster, whose status a test sets.
+type identifiedSource struct {
+	mu      sync.Mutex
+	status  []Status
+	cluster string // "" while the API server does not answer
+}
+
+func (s *identifiedSource) Run(ctx context.Context, _ *index.Index) { <-ctx.Done() }
+func (s *identifiedSource) Server() string                          { return "https://10.96.0.1:443" }
+
+func (s *identifiedSource) Status() []Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.status)
+}
+
+func (s *identifiedSource) ClusterUID(context.Context) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cluster == "" {
+		return "", errors.New("connection refused")
+	}
+	return s.cluster, nil
+}
+
+func (s *identifiedSource) set(cluster string, status ...Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cluster, s.status = cluster, status
+}
+
+const (
+	ownCluster   = "11111111-0000-4000-8000-000000000000"
+	otherCluster = "22222222-0000-4000-8000-000000000000"
+)
+
+var noon = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+
+// newKeeper returns the keeper of a new source that has read nothing.
+func newKeeper(t *testing.T, path string, now time.Time) (*keeper, *identifiedSource) {
+	t.Helper()
+	src := &identifiedSource{status: []Status{{Resource: Services}, {Resource: Namespaces}}}
+	ended := make(chan struct{})
+	k := &keeper{
+		Snapshot: Snapshot{Path: path, Interval: time.Minute, MaxAge: time.Hour}, source: src, options: "topology",
+		index: index.New(), now: func() time.Time { return now }, ended: ended,
+	}
+	t.Cleanup(func() { close(ended) })
+	return k, src
+}
+
+func synced() []Status {
+	return []Status{{Resource: Services, Synced: true}, {Resource: Namespaces, Synced: true}}
+}
+
+func webService(ip string) *index.Service {
+	return &index.Service{Namespace: "shop", Name: "web", IPs: []netip.Addr{netip.MustParseAddr(ip)}}
+}
+
+// write writes the snapshot of a cluster with one Service.
+func write(t *testing.T, path, cluster string, now time.Time) *keeper {
+	t.Helper()
+	k, src := newKeeper(t, path, now)
+	k.index.ReplaceServices([]*index.Service{webService("10.0.0.1")})
+	k.index.ReplaceNamespaces([]string{"shop"})
+	src.set(cluster, synced()...)
+	if !k.identify(t.Context()) || !k.write() {
+		t.Fatal("no snapshot was written")
+	}
+	return k
+}
+
+func restored(k *keeper) bool { return k.index.Service("shop", "web") != nil }
+
+// TestRestore restores files, or refuses them.
+func TestRestore(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(t *testing.T, path string, k *keeper, src *identifiedSource)
+		want   bool
+		log    string
+	}{
+		{"valid", func(*testing.T, string, *keeper, *identifiedSource) {}, true, "10m0s old"},
+		{"no file", func(t *testing.T, path string, _ *keeper, _ *identifiedSource) { remove(t, path) }, false, "no snapshot"},
+		{"too old", func(_ *testing.T, _ string, k *keeper, _ *identifiedSource) { k.MaxAge = 9 * time.Minute }, false, "it is 10m0s old: want at most 9m0s"},
+		{"from the future", func(_ *testing.T, _ string, k *keeper, _ *identifiedSource) {
+			k.now = func() time.Time { return noon.Add(-2 * time.Minute) }
+		}, false, "in the future"},
+		{"the clock went back by some seconds", func(_ *testing.T, _ string, k *keeper, _ *identifiedSource) {
+			k.now = func() time.Time { return noon.Add(-2 * time.Second) }
+		}, true, "-2s old"},
+		{"other options", func(_ *testing.T, _ string, k *keeper, _ *identifiedSource) { k.options = "" }, false, "other options"},
+		{"another cluster", func(t *testing.T, _ string, k *keeper, src *identifiedSource) {
+			src.set(otherCluster, Status{Resource: Services})
+			k.identify(t.Context())
+		}, false, "another cluster"},
+		{"a file that is no snapshot", func(t *testing.T, path string, _ *keeper, _ *identifiedSource) {
+			if err := os.WriteFile(path, []byte(strings.Repeat("x", 100)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, false, "not a snapshot"},
+		{"half of a file", func(t *testing.T, path string, _ *keeper, _ *identifiedSource) {
+			info, err := os.Stat(path)
+			if err == nil {
+				err = os.Truncate(path, info.Size()-20)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, false, "checksum"},
+		{"a folder", func(t *testing.T, path string, _ *keeper, _ *identifiedSource) {
+			remove(t, path)
+			if err := os.Mkdir(path, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}, false, "not a snapshot"},
+		{"the source has been read", func(_ *testing.T, _ string, _ *keeper, src *identifiedSource) { src.set(ownCluster, synced()...) }, false, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "records")
+			write(t, path, ownCluster, noon)
+			k, src := newKeeper(t, path, noon.Add(10*time.Minute))
+			tc.change(t, path, k, src)
+			logged := captured(t)
+			if got := k.restore(); got != tc.want || restored(k) != tc.want {
+				t.Errorf("restored: %t, and the Service exists: %t, want %t", got, restored(k), tc.want)
+			}
+			if got := k.restore(); got != tc.want {
+				t.Errorf("the second time: %t", got)
+			}
+			if !strings.Contains(logged(), tc.log) {
+				t.Errorf("log %q, want %q", logged(), tc.log)
+			}
+			for _, s := range k.status(src.Status()) {
+				if s.Restored != tc.want {
+					t.Errorf("%s: restored %t", s.Resource, s.Restored)
+				}
+			}
+		})
+	}
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReplaced asserts that records of the source replace those of a snapshot, and end every stored answer.
+func TestReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	write(t, path, ownCluster, noon)
+	k, src := newKeeper(t, path, noon)
+	if !k.restore() {
+		t.Fatal("not restored")
+	}
+	generation := k.index.AccessGeneration().Load()
+	k.index.ReplaceServices([]*index.Service{webService("10.0.0.2")})
+	src.set(ownCluster, Status{Resource: Services, Synced: true}, Status{Resource: Namespaces})
+	if got := k.status(src.Status()); got[0].Restored || !got[1].Restored {
+		t.Errorf("after the first of two resources: %+v", got)
+	}
+	time.Sleep(3 * checkEvery) // that long it must not end
+	if got := k.status(src.Status()); !got[1].Restored {
+		t.Errorf("namespaces that have not been read: %+v", got[1])
+	}
+	k.index.ReplaceNamespaces([]string{"shop"})
+	src.set(ownCluster, synced()...)
+	await(t, "the end of the snapshot", func() bool { return !k.status([]Status{{}})[0].Restored })
+	if ip := k.index.Service("shop", "web").Service.IPs[0].String(); ip != "10.0.0.2" {
+		t.Errorf("address %s", ip)
+	}
+	if k.index.AccessGeneration().Load() == generation {
+		t.Error("stored answers have not ended")
+	}
+}
+
+// TestNewerRecordsStay asserts that a snapshot does not replace what the source has read before.
+func TestNewerRecordsStay(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	write(t, path, ownCluster, noon)
+	k, _ := newKeeper(t, path, noon)
+	k.index.ReplaceServices([]*index.Service{webService("10.0.0.2")}) // namespaces are not read
+	if !k.restore() {
+		t.Fatal("not restored")
+	}
+	if ip := k.index.Service("shop", "web").Service.IPs[0].String(); ip != "10.0.0.2" || !k.index.HasNamespace("shop") {
+		t.Errorf("address %s, the namespace exists: %t", ip, k.index.HasNamespace("shop"))
+	}
+}
+
+// TestOtherCluster asserts that a snapshot is no longer used when the API server proves to be that of another cluster.
+func TestOtherCluster(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	write(t, path, ownCluster, noon)
+	k, src := newKeeper(t, path, noon)
+	if !k.restore() {
+		t.Fatal("not restored")
+	}
+	logged := captured(t)
+	src.set(otherCluster, Status{Resource: Services})
+	k.identify(t.Context())
+	await(t, "the end of the snapshot", func() bool { return !k.status([]Status{{}})[0].Restored })
+	await(t, "a log line", func() bool { return strings.Contains(logged(), "another cluster") })
+}
+
+// TestWrite writes files, or does not.
+func TestWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	header := func() snapshot.Header {
+		t.Helper()
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close() //nolint:errcheck // it was read only
+		info, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, _, err := snapshot.Read(f, info.Size())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	k := write(t, path, ownCluster, noon)
+	src := k.source.(*identifiedSource)
+	if h := header(); h.Cluster != ownCluster || !h.Time.Equal(noon) || h.Options != "topology" || h.Server != src.Server() {
+		t.Errorf("header %+v", h)
+	}
+	for _, step := range []struct {
+		name   string
+		after  time.Duration
+		change func()
+		at     time.Duration // time of the file
+	}{
+		{"unchanged", 2 * time.Minute, func() {}, 0},
+		{"a Service changes", 3 * time.Minute, func() { k.index.PutService(webService("10.0.0.9")) }, 3 * time.Minute},
+		{"unchanged again", 10 * time.Minute, func() {}, 3 * time.Minute},
+		{"unchanged for a quarter of the maximum age", 18 * time.Minute, func() {}, 18 * time.Minute},
+		{"a Node changes", 19 * time.Minute, func() { k.index.PutNode(&index.Node{Name: index.NewSymbol("n1")}) }, 19 * time.Minute},
+		{"a resource is not read", 40 * time.Minute, func() { src.set(ownCluster, Status{Resource: Services}) }, 19 * time.Minute},
+		{"the account may not read it", 41 * time.Minute, func() {
+			src.set(ownCluster, Status{Resource: Nodes, Denied: true}, Status{Resource: Services, Synced: true})
+		}, 41 * time.Minute},
+		{"the API server is away", 60 * time.Minute, func() {
+			src.set(ownCluster, Status{Resource: Services, Synced: true, Uncertain: true, Heard: noon.Add(45 * time.Minute)})
+		}, 45 * time.Minute},
+	} {
+		k.now = func() time.Time { return noon.Add(step.after) }
+		step.change()
+		k.write()
+		if at := header().Time; !at.Equal(noon.Add(step.at)) {
+			t.Errorf("%s: the file is from %s, want %s", step.name, at.Sub(noon), step.at)
+		}
+	}
+}
+
+// TestWriteFails has a folder that cannot be written: it is logged once, as is the next success, and the source is not affected.
+func TestWriteFails(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "later", "records")
+	k, src := newKeeper(t, path, noon)
+	src.set(ownCluster, synced()...)
+	k.identify(t.Context())
+	logged := captured(t)
+	for range 3 {
+		if k.write() {
+			t.Fatal("written into a folder that does not exist")
+		}
+	}
+	if n := strings.Count(logged(), "cannot be written"); n != 1 {
+		t.Errorf("%d log lines, want 1: %s", n, logged())
+	}
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if !k.write() || !strings.Contains(logged(), "is written again") {
+		t.Errorf("log %q", logged())
+	}
+}
+
+// TestClean removes files of a process that was killed, not those of one that is writing.
+func TestClean(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	for _, name := range []string{".nearside-1", ".nearside-2"} {
+		if err := os.WriteFile(path+name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(path+".nearside-1", old, old); err != nil {
+		t.Fatal(err)
+	}
+	k, _ := newKeeper(t, path, time.Now())
+	k.clean()
+	left, err := filepath.Glob(path + "*")
+	if err != nil || !slices.Equal(left, []string{path + ".nearside-2"}) {
+		t.Errorf("%q are left, %v", left, err)
+	}
+}
+
+// TestKept runs a source with a snapshot as a process does, and a second one after it that reads nothing.
+func TestKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	keep := Keep{Snapshot: Snapshot{Path: path, Interval: time.Second, MaxAge: time.Hour}, Options: "topology"}
+	first := &identifiedSource{status: synced(), cluster: ownCluster}
+	h := Open("first", first, keep)
+	h.Index().ReplaceServices([]*index.Service{webService("10.0.0.1")})
+	await(t, "the file", func() bool { _, err := os.Stat(path); return err == nil })
+	if h.Restore() {
+		t.Error("restored although the source has been read")
+	}
+	h.Close()
+	second := Open("second", &identifiedSource{status: []Status{{Resource: Services}}}, keep)
+	defer second.Close()
+	if !second.Restore() || second.Index().Service("shop", "web") == nil || !second.Status()[0].Restored {
+		t.Errorf("not restored: %+v", second.Status())
+	}
+}
+
+// captured returns a function that returns the log since the call.
+func captured(t *testing.T) func() string {
+	t.Helper()
+	var mu sync.Mutex
+	var text strings.Builder
+	golog.SetOutput(writerFunc(func(b []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return text.Write(b)
+	}))
+	t.Cleanup(func() { golog.SetOutput(os.Stderr) })
+	return func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return text.String()
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+func await(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 10 s", what)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package kubernetes
+
+import (
+	"slices"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+// asStale returns a reply from a snapshot: a copy with TTLs of at most source.StaleTTL and, for a client with EDNS, the extended
+// error that says so (RFC 8914, sections 4.4 and 4.20).
+func asStale(r, m *dns.Msg) *dns.Msg {
+	stale := m.Copy() // a record may be part of another answer
+	for _, section := range [][]dns.RR{stale.Answer, stale.Ns, stale.Extra} {
+		for _, rr := range section {
+			if rr.Header().Rrtype == dns.TypeOPT {
+				continue // it has other data in place of the TTL
+			}
+			rr.Header().Ttl = min(rr.Header().Ttl, source.StaleTTL)
+			if soa, ok := rr.(*dns.SOA); ok {
+				soa.Minttl = min(soa.Minttl, source.StaleTTL)
+			}
+		}
+	}
+	if r.IsEdns0() == nil {
+		return stale
+	}
+	opt := stale.IsEdns0()
+	if opt == nil {
+		opt = &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}} // the server sets its size and flags
+		stale.Extra = append(slices.Clip(stale.Extra), opt)
+	}
+	code := dns.ExtendedErrorCodeStaleAnswer
+	if stale.Rcode == dns.RcodeNameError {
+		code = dns.ExtendedErrorCodeStaleNXDOMAINAnswer
+	}
+	opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: code})
+	return stale
+}
