@@ -68,6 +68,12 @@ func start(t *testing.T) *cluster {
 // run starts clusterdns; it does not wait for it to answer.
 func (c *cluster) run(t *testing.T) {
 	t.Helper()
+	c.runWith(t, corefile)
+}
+
+// runWith is run with a Corefile in the form of the constant corefile.
+func (c *cluster) runWith(t *testing.T, corefile string) {
+	t.Helper()
 	ready, metrics := daemon.FreePort(t), daemon.FreePort(t)
 	c.dns = daemon.Launch(c.whole, c.program, fmt.Sprintf(corefile, ready, metrics, c.kubeconfig))
 	c.status, c.metrics = fmt.Sprintf("127.0.0.1:%d", ready), fmt.Sprintf("127.0.0.1:%d", metrics)
@@ -179,6 +185,7 @@ func TestCluster(t *testing.T) {
 	t.Run("reload", func(t *testing.T) { testReload(t, c) })
 	t.Run("API server killed and restarted under load", func(t *testing.T) { testOutage(t, c) })
 	t.Run("start without an API server", func(t *testing.T) { testBlindStart(t, c) })
+	t.Run("start from a snapshot without an API server", func(t *testing.T) { testSnapshot(t, c) })
 }
 
 func testAnswers(t *testing.T, c *cluster) {
