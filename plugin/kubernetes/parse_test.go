@@ -12,6 +12,7 @@ import (
 
 	"github.com/coredns/caddy"
 
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
 )
 
@@ -121,6 +122,12 @@ func TestParse_Accepted(t *testing.T) {
 		}},
 		{"startup_timeout 0s", func(k *Kubernetes) bool { return k.startupTimeout == 0 }},
 		{"startup_timeout 1m30s", func(k *Kubernetes) bool { return k.startupTimeout == 90*time.Second }},
+		{"snapshot /s", func(k *Kubernetes) bool {
+			return k.snapshot == source.Snapshot{Path: "/s", Interval: time.Minute, MaxAge: 24 * time.Hour} && !k.staleIsReady
+		}},
+		{"snapshot /s 10s 1h\nsnapshot_ready", func(k *Kubernetes) bool {
+			return k.snapshot == source.Snapshot{Path: "/s", Interval: 10 * time.Second, MaxAge: time.Hour} && k.staleIsReady
+		}},
 	} {
 		t.Run(c.block, func(t *testing.T) {
 			k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+c.block+"\n}"))
@@ -145,7 +152,8 @@ func TestParse_Rejected(t *testing.T) {
 		url        = ": want the URL of an API server, such as https://10.0.0.1:6443"
 		topologies = ": want nothing, or the default of headless Services: keys KEY..."
 		duration   = ": want a duration such as 5s, 0s or more"
-		known      = "want one of apiserver_burst, apiserver_max_inflight, apiserver_qps, coherent, endpoint, endpoint_pod_names, fallthrough, ignore, kubeconfig, labels, manifests, multicluster, namespace_labels, namespaces, noendpoints, pods, prefer-local-cluster, startup_timeout, tls, topology, trust, ttl, zonal"
+		snapshots  = "a file, and optionally the interval of writes, 1s or more, and the maximum age: FILE [INTERVAL] [MAX_AGE]"
+		known      = "want one of apiserver_burst, apiserver_max_inflight, apiserver_qps, coherent, endpoint, endpoint_pod_names, fallthrough, ignore, kubeconfig, labels, manifests, multicluster, namespace_labels, namespaces, noendpoints, pods, prefer-local-cluster, snapshot, snapshot_ready, startup_timeout, tls, topology, trust, ttl, zonal"
 	)
 	for _, c := range []struct {
 		block string
@@ -217,6 +225,14 @@ func TestParse_Rejected(t *testing.T) {
 		{"startup_timeout", 2, `invalid startup_timeout: want a duration such as 5s, 0s or more`},
 		{"startup_timeout 5", 2, `invalid startup_timeout "5"` + duration},
 		{"startup_timeout -5s", 2, `invalid startup_timeout "-5s"` + duration},
+		{"snapshot", 2, `invalid snapshot: want ` + snapshots},
+		{"snapshot /s 1ms", 2, `invalid snapshot "/s" "1ms": want ` + snapshots},
+		{"snapshot /s 1m soon", 2, `invalid snapshot "/s" "1m" "soon": want ` + snapshots},
+		{"snapshot /s 1m 1h now", 2, `invalid snapshot "/s" "1m" "1h" "now": want ` + snapshots},
+		{"snapshot /s 1m 30s", 2, `invalid snapshot "/s" "1m" "30s": the maximum age is below the interval: want ` + snapshots},
+		{"snapshot /s\nsnapshot /s", 3, `duplicate option snapshot`},
+		{"snapshot_ready", 2, `snapshot_ready requires snapshot`},
+		{"manifests a\nsnapshot /s", 3, `snapshot and manifests cannot both be set: a snapshot replaces an API server that does not respond`},
 		{"zonal\nnoendpoints", 3, `zonal and noendpoints cannot both be set: zonal names are names of endpoints`},
 		{"noendpoints\nttl 5\nzonal", 4, `zonal and noendpoints cannot both be set: zonal names are names of endpoints`},
 		{"namespaces a\nnamespace_labels b", 3, `namespaces and namespace_labels cannot both be set: both select namespaces`},
