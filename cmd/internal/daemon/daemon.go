@@ -169,6 +169,7 @@ func (d *Daemon) run() error {
 // serve runs the server. A signal ends the process in it.
 func (d *Daemon) serve() error {
 	d.ended, d.restart = make(chan struct{}), newReloadLock()
+	limitMemory()
 	// The reload plugin reads with this loader.
 	caddy.RegisterCaddyfileLoader("corefile", caddy.LoaderFunc(d.loader))
 	caddy.RegisterEventHook("instance", d.hook)

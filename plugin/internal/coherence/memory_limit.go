@@ -1,10 +1,11 @@
 package coherence
 
 import (
+	"math"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
+	"runtime/debug"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
 // The limit of the subscriptions of a process depends on its memory limit, since clients fill the memory that it permits.
@@ -19,20 +20,14 @@ const (
 	subscriptionMemory = 96
 )
 
-// cgroups is the folder of the container's control group, in version 2, or of those of all controllers, in version 1.
-const cgroups = "/sys/fs/cgroup"
-
-// memoryLimit returns the memory limit of the container, given the folder of its control groups, or another limit if that is
-// lower; both in bytes.
-func memoryLimit(folder string, limit int64) int64 {
-	for _, file := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
-		text, err := os.ReadFile(filepath.Join(folder, file)) // #nosec G304 -- a constant, except in a test
-		if err != nil {
-			continue
-		}
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil { // "max" is none
-			limit = min(limit, n)
-		}
+// memoryLimit returns the memory limit of the container in bytes, or the one of the environment if that is lower.
+func memoryLimit(container memlimit.Provider) int64 {
+	limit := int64(math.MaxInt64)
+	if os.Getenv("GOMEMLIMIT") != "" { // otherwise Go's limit is a share of the container's
+		limit = debug.SetMemoryLimit(-1)
+	}
+	if n, err := container(); err == nil && n < uint64(limit) { // #nosec G115 -- not negative
+		limit = int64(n) // #nosec G115 -- less than an int64
 	}
 	return limit
 }

@@ -4,11 +4,12 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"net/netip"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
@@ -85,7 +86,7 @@ type offer struct{ live func() bool }
 // and so do the live functions of all other offers. The limit of subscriptions is that for the present memory limit.
 func (r *Registry) Offer(live func() bool) (withdraw func()) {
 	o := &offer{live}
-	limit := subscriptionsIn(memoryLimit(cgroups, debug.SetMemoryLimit(-1)))
+	limit := subscriptionsIn(memoryLimit(memlimit.FromCgroup))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.perProcess = limit
