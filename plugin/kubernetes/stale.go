@@ -8,8 +8,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// asStale returns a reply from a snapshot: a copy with TTLs of at most source.StaleTTL and, for a client with EDNS, the extended
-// error that says so (RFC 8914, sections 4.4 and 4.20).
+// asStale returns a reply from a snapshot: a copy with TTLs of at most source.StaleTTL and, for a client with EDNS, an extended
+// error (RFC 8914, sections 4.4 and 4.20).
 func asStale(r, m *dns.Msg) *dns.Msg {
 	stale := m.Copy() // a record may be part of another answer
 	for _, section := range [][]dns.RR{stale.Answer, stale.Ns, stale.Extra} {

@@ -87,7 +87,7 @@ func (ix *Index) slices() iter.Seq[*Slice] {
 }
 
 // Restore puts records of an earlier time. It leaves out those of a kind that the source has replaced already, which are newer;
-// the first Replace of a kind removes what is left of them.
+// the first Replace of a kind removes the others.
 func (ix *Index) Restore(c Contents) {
 	ix.write(func() {
 		restore(ix, nodeKind, c.Nodes, ix.putNode)

@@ -195,7 +195,7 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// TestNewerRecordsStay asserts that a snapshot does not replace what the source has read before.
+// TestNewerRecordsStay asserts that a snapshot does not replace records that the source has read before.
 func TestNewerRecordsStay(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records")
 	write(t, path, ownCluster, noon)
