@@ -32,6 +32,8 @@ type Cache struct {
 
 	zonesLabel, view string
 	bypass           plugin.Zones // zones of plugins in the block that must not be cached
+	owned            plugin.Zones // zones of plugins in the block that have data of their own
+	isDispatched     func(name string) bool
 
 	store   *answers.Store
 	space   *answers.Keyspace

@@ -19,6 +19,7 @@ const namespace = "nearside"
 var (
 	byBlock = []string{"server", "zones", "view"}
 	byKind  = []string{"server", "type", "zones", "view"}
+	byFile  = []string{"file"}
 
 	entries = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "entries",
@@ -37,6 +38,11 @@ var (
 	invalidated = counterVec(namespace, "invalidated_total", "Answers removed because their session has invalidated them.", byBlock)
 	refetches   = counterVec(namespace, "refetches_total", "Popular answers fetched again because their session has invalidated them.", byBlock)
 
+	restored        = counterVec(namespace, "restored_hits_total", "Queries answered with an answer that an earlier process has received.", byBlock)
+	snapshotAnswers = counterVec(namespace, "snapshot_restored_total", "Answers restored from the file at the start of the process.", byFile)
+	snapshotFailed  = gaugeVec("snapshot_failed", "1 while the file cannot be written.")
+	snapshotWritten = gaugeVec("snapshot_written_timestamp_seconds", "Time of the last file that was written, in seconds since 1970.")
+
 	coalesced = counterVec(namespace, "coalesced_total", "Queries answered with the reply to another query for the same question.", byBlock)
 	skipped   = counterVec(namespace, "refreshes_skipped_total",
 		"Answers that were not fetched again in the background, because too many such queries were running in the process or for the client.", byBlock)
@@ -53,10 +59,22 @@ func gaugeFunc(name, help string, bytes func() int64) prometheus.GaugeFunc {
 		func() float64 { return float64(bytes()) })
 }
 
+// gaugeVec returns a metric of snapshots.
+func gaugeVec(name, help string) *prometheus.GaugeVec {
+	return promauto.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: pluginName, Name: name, Help: help}, byFile)
+}
+
+// dropSnapshotMetrics removes the metrics of a file that is not written any more.
+func dropSnapshotMetrics(file string) {
+	snapshotAnswers.DeleteLabelValues(file)
+	snapshotFailed.DeleteLabelValues(file)
+	snapshotWritten.DeleteLabelValues(file)
+}
+
 // counters are the metrics of a server block at one server.
 type counters struct {
 	requests, misses, prefetches, drops, stale, coalesced, skipped prometheus.Counter
-	beyondTTL, invalidated, refetches                              prometheus.Counter
+	beyondTTL, invalidated, refetches, restored                    prometheus.Counter
 	hits, evictions                                                [2]prometheus.Counter // by answers.Kind
 	entries                                                        [2]prometheus.Gauge
 }
@@ -74,6 +92,7 @@ func newCounters(server, zones, view string) *counters {
 		beyondTTL:   beyondTTL.WithLabelValues(server, zones, view),
 		invalidated: invalidated.WithLabelValues(server, zones, view),
 		refetches:   refetches.WithLabelValues(server, zones, view),
+		restored:    restored.WithLabelValues(server, zones, view),
 	}
 	for _, k := range []answers.Kind{answers.Success, answers.Denial} {
 		n.hits[k] = hits.WithLabelValues(server, k.String(), zones, view)
@@ -88,6 +107,9 @@ func (n *counters) hit(e *answers.Entry, now time.Duration) {
 	n.hits[e.Kind].Inc()
 	if now >= e.Expires {
 		n.beyondTTL.Inc()
+	}
+	if e.Restored {
+		n.restored.Inc()
 	}
 }
 
@@ -124,7 +146,7 @@ func (c *Cache) counters(server string) *counters {
 // Counters implements block.Cache.
 func (c *Cache) Counters(server string) block.CacheCounters {
 	n := c.counters(server)
-	return block.CacheCounters{Requests: n.requests, Misses: n.misses, Hits: n.hits, BeyondTTL: n.beyondTTL}
+	return block.CacheCounters{Requests: n.requests, Misses: n.misses, Hits: n.hits, BeyondTTL: n.beyondTTL, Restored: n.restored}
 }
 
 // evicted counts an eviction for the last server, since the store does not know which server stored the entry.

@@ -3,12 +3,14 @@ package cache
 import (
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
@@ -29,6 +31,9 @@ const (
 	defaultPercent   = 10
 	maxRecheck       = 5 * time.Minute
 	minBudget        = 1 << 20 // bytes
+	defaultInterval  = time.Minute
+	defaultMaxAge    = time.Hour
+	maxInterval      = 24 * time.Hour
 )
 
 // options are the options of a cache block, without zones.
@@ -40,6 +45,7 @@ type options struct {
 	servfail       time.Duration // lifetime of a failure
 	keepTTL        bool
 	budget         int64 // of the process in bytes, 0 if not set
+	snapshot       snapshotOptions
 }
 
 // kindOptions are the options for answers or for denials.
@@ -63,7 +69,10 @@ func newCache(zones []string) *Cache {
 			prefetch: prefetchOptions{gap: defaultGap, percent: defaultPercent},
 			stale:    defaultStale,
 			servfail: defaultServfail,
+			snapshot: snapshotOptions{interval: defaultInterval, maxAge: defaultMaxAge},
 		},
+		isDispatched: func(string) bool { return true },
+
 		store: answers.Shared,
 		wheel: wheel.Process,
 		now:   answers.Now,
@@ -90,7 +99,10 @@ func parseBlock(c *caddy.Controller) (*Cache, error) {
 	if here, ok := seen["serve_stale_policy"]; ok && (seen["serve_stale"] == corefile.Position{} || h.stale.onFailure) {
 		return nil, here.Errorf("serve_stale_policy requires serve_stale")
 	}
-	h.budgetAt = seen["budget"]
+	h.budgetAt, h.snapshot.at = seen["budget"], seen["snapshot"]
+	if root := dnsserver.GetConfig(c).Root; h.snapshot.file != "" && !filepath.IsAbs(h.snapshot.file) {
+		h.snapshot.file = filepath.Join(root, h.snapshot.file)
+	}
 	return h, nil
 }
 
@@ -117,6 +129,7 @@ var parsers = corefile.Options[*Cache]{
 	"servfail":           {Min: 1, Max: 1, Form: "a duration of 0s to 5m", Parse: parseServfail},
 	"disable":            {Min: 1, Max: -1, Form: "success or denial, and optionally zones", Parse: parseDisable},
 	"keepttl":            {Form: "no argument", Parse: func(h *Cache, _ []string) error { h.keepTTL = true; return nil }},
+	"snapshot":           {Min: 1, Max: 3, Once: true, Form: "a file, and optionally how often it is written (1s to 24h) and the maximum age of what is restored: FILE [INTERVAL] [MAX_AGE], with MAX_AGE not below INTERVAL", Parse: parseSnapshot},
 	"budget":             {Min: 1, Max: 1, Once: true, Form: "a size of 1MiB or more, such as 32MiB, 64MB, or a number of bytes", Parse: parseBudget},
 }
 
@@ -271,6 +284,32 @@ func parseDisable(h *Cache, args []string) error {
 		}
 	}
 	return fmt.Errorf("%q", args[0])
+}
+
+func parseSnapshot(h *Cache, args []string) (err error) {
+	s := &h.snapshot
+	if args[0] == "" || strings.HasSuffix(args[0], "/") {
+		return fmt.Errorf("%q", args[0])
+	}
+	s.file = filepath.Clean(args[0])
+	if len(args) > 1 {
+		if s.interval, err = duration(args[1], maxInterval); err != nil {
+			return err
+		}
+		if s.interval < time.Second {
+			return fmt.Errorf("%q: out of range 1s-%s", args[1], maxInterval)
+		}
+		s.maxAge = max(s.maxAge, s.interval)
+	}
+	if len(args) > 2 {
+		if s.maxAge, err = duration(args[2], math.MaxInt64); err != nil {
+			return err
+		}
+		if s.maxAge < s.interval {
+			return fmt.Errorf("%q: less than INTERVAL", args[2])
+		}
+	}
+	return nil
 }
 
 // units of sizes. One that ends in another comes before it.

@@ -48,8 +48,11 @@ func (c *Cache) refresh(ctx context.Context, q *clientQuery, e *answers.Entry) {
 		e.Popularity.Refreshing.Store(true)
 	}
 	retry := prefetchRetry
-	if freshnessOf(e, c.now()) != fresh {
+	switch {
+	case freshnessOf(e, c.now()) != fresh:
 		retry = c.stale.recheck
+	case e.Restored:
+		retry = defaultStale.recheck
 	}
 	q.msg, q.udp = q.msg.Copy(), false        // the server reuses the client's message
 	q.msg.RecursionDesired, q.RD = true, true // the reply is for clients with RD as well

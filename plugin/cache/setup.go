@@ -28,10 +28,21 @@ func setup(c *caddy.Controller) error {
 	if err := budget.set(h.budget, h.budgetAt); err != nil {
 		return plugin.Error(pluginName, err)
 	}
-	h.space = b.Keyspace
+	if err := h.snapshot.claim(c); err != nil {
+		return plugin.Error(pluginName, err)
+	}
+	h.space, h.isDispatched = b.Keyspace, b.IsDispatched
+	s := newSnapshotter(h)
+	b.OnExit(s.exit)
 	reload.Follow(c, reload.Owner{
-		Start: func() error { budget.apply(); h.start(dnsserver.GetConfig(c)); return nil },
+		Start: func() error {
+			budget.apply()
+			h.start(dnsserver.GetConfig(c))
+			s.start(b)
+			return nil
+		},
 		Stop: func(end reload.End) error {
+			s.stop(end)
 			if end != reload.Refused { // then Retain of the present configuration restores its budget
 				budget.release()
 			}
@@ -59,6 +70,9 @@ func (c *Cache) start(config *dnsserver.Config) {
 	for _, h := range config.Handlers() {
 		if b, ok := h.(ZoneBypasser); ok {
 			c.bypass = append(c.bypass, b.CacheBypassZones()...)
+		}
+		if o, ok := h.(block.ZoneOwner); ok {
+			c.owned = append(c.owned, o.OwnZones()...)
 		}
 	}
 	c.limit()

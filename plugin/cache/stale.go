@@ -173,18 +173,25 @@ func (c *Cache) stalePatch(e *answers.Entry) answers.Patch {
 	if c.keepTTL && p.TTL == 0 {
 		p.FixedTTL = false
 	}
-	if c.stale.onFailure {
-		extended := staleAnswer
-		if e.Plain.Rcode() == dns.RcodeNameError {
-			extended = staleNXDOMAIN
-		}
-		p.Options = slices.Concat(p.Options, extended)
+	if c.stale.onFailure && !e.Restored { // then it has the extended error already
+		p.Options = slices.Concat(p.Options, staleError(e))
 	}
 	return p
 }
 
+// staleError returns the extended error of an entry that is served stale, in wire form.
+func staleError(e *answers.Entry) []byte {
+	if e.Plain.Rcode() == dns.RcodeNameError {
+		return staleNXDOMAIN
+	}
+	return staleAnswer
+}
+
 // countStale counts and logs an answer with a stale entry. One that has only lapsed is no stale answer: its TTL has not expired.
 func (c *Cache) countStale(n *counters, e *answers.Entry, name func() string) {
+	if e.Restored {
+		n.restored.Inc()
+	}
 	if c.now() >= e.Expires {
 		n.stale.Inc()
 		c.logStale(name)

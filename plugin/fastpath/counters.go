@@ -86,6 +86,7 @@ type hit struct {
 	cached       bool
 	beforeCache  bool // it belongs to a plugin before cache in the chain
 	counted      bool // cache has counted it
+	restored     bool // an earlier process has received it
 	kind         answers.Kind
 	rcode        uint8
 	qtype        uint16
@@ -96,7 +97,7 @@ type hit struct {
 // set sets the hit for the answer of an entry to a query of a number of bytes.
 func (h *hit) set(c *counters, e *answers.Entry, q *answers.Query, rcode int, client netip.Addr, queryLen int) {
 	*h = hit{
-		counters: c, do: q.DO, cached: e.Cached, beforeCache: e.Count != nil, kind: e.Kind,
+		counters: c, do: q.DO, cached: e.Cached, beforeCache: e.Count != nil, kind: e.Kind, restored: e.Restored,
 		rcode: uint8(rcode), qtype: q.Type, // #nosec G115 -- a code of four bits
 		requestSize: uint16(queryLen), responseSize: uint16(e.CountedLen()), // #nosec G115 -- at most 64 KiB
 	}
@@ -124,6 +125,9 @@ func (h *hit) countMany(n uint64, took time.Duration) {
 		l.Requests.Add(number)
 		if h.cached {
 			l.Hits[h.kind].Add(number)
+			if h.restored {
+				l.Restored.Add(number)
+			}
 		} else {
 			l.Misses.Add(number) // a plugin after cache has answered
 		}

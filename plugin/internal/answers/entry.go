@@ -102,6 +102,8 @@ type Entry struct {
 	Cached bool
 	// Costly is set if the answer is another server's: it is evicted later.
 	Costly bool
+	// Restored is set if an earlier process has received the answer.
+	Restored bool
 	// Popularity is set if a popular answer is prefetched before it expires.
 	Popularity *Popularity
 	// State belongs to the plugin that made the entry; StateSize is its memory in bytes.

@@ -30,7 +30,9 @@ type Block struct {
 
 	conf   *Configuration
 	config *dnsserver.Config // of the block's first zone, which has the plugins
-	zones  sync.Map          // server address -> *ServerZones
+	index  int               // in the Corefile
+	exits  []func()
+	zones  sync.Map // server address -> *ServerZones
 
 	linkWire sync.Once
 	wire     WireHandler
@@ -47,10 +49,14 @@ func Of(c *caddy.Controller) *Block {
 			return b
 		}
 	}
-	b := &Block{Keyspace: answers.Shared.NewKeyspace(), conf: conf, config: config}
+	b := &Block{Keyspace: answers.Shared.NewKeyspace(), conf: conf, config: config, index: c.ServerBlockIndex}
 	conf.blocks = append(conf.blocks, b)
 	return b
 }
+
+// OnExit has a function called at the exit of the process, when the fast path has answered its last query, and before the block's
+// answers are dropped. It is called in setup.
+func (b *Block) OnExit(f func()) { b.exits = append(b.exits, f) }
 
 // Handlers returns the plugins of the block in the order of the chain. They exist when the servers start.
 func (b *Block) Handlers() []plugin.Handler { return b.config.Handlers() }
@@ -103,6 +109,23 @@ func (b *Block) ZonesOn(server string) *ServerZones {
 	}
 	known, _ := zones.(*ServerZones)
 	return known
+}
+
+// IsDispatched reports whether a server dispatches a name to the block. It is called when the servers start.
+func (b *Block) IsDispatched(name string) bool {
+	known := false
+	for _, config := range configsOf(b.conf.context) {
+		if firstOf(config) != b.config {
+			continue
+		}
+		for _, host := range b.config.ListenHosts {
+			known = true
+			if b.ZonesOn(addressOf(config, host)).Serves(name) {
+				return true
+			}
+		}
+	}
+	return !known // in a test without servers
 }
 
 func (b *Block) zonesOn(address string) *ServerZones {

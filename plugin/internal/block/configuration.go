@@ -106,25 +106,39 @@ func (l *configurationList) retain(present *Configuration) {
 	l.all = []*Configuration{present}
 }
 
-// stop stops the fast path of the configuration and drops its answers. A refused configuration never had any.
+// stop stops the fast path of the configuration and drops its answers. A refused configuration has only those that a cache has
+// restored.
 func (conf *Configuration) stop(end reload.End) error {
 	switch end {
-	case reload.Refused:
-		return nil
 	case reload.Replaced:
 		fastPath.Stop(configurations.latest())
 	case reload.Exit:
 		fastPath.Stop(nil)
+		conf.exit()
 	}
 	for _, b := range conf.blocks {
 		b.Keyspace.ByGeneration.Store(false)
 		b.Keyspace.Drop()
+	}
+	if end == reload.Refused {
+		return nil // retain removes it
 	}
 	l := configurations
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = slices.DeleteFunc(slices.Clone(l.all), func(other *Configuration) bool { return other == conf })
 	return nil
+}
+
+// exit calls the functions of OnExit, all at the same time: one may wait for a disk.
+func (conf *Configuration) exit() {
+	var wg sync.WaitGroup
+	for _, b := range conf.blocks {
+		for _, f := range b.exits {
+			wg.Go(f)
+		}
+	}
+	wg.Wait()
 }
 
 // MaxConnections returns the highest max_connections of the configuration, for the process and for one client, 0 without

@@ -84,11 +84,11 @@ type Cache interface {
 }
 
 // CacheCounters count the lookups of a cache; Hits by answers.Kind. BeyondTTL counts those hits whose TTL has passed, while a
-// session vouches for the answer.
+// session vouches for the answer, Restored those with an answer of an earlier process.
 type CacheCounters struct {
-	Requests, Misses prometheus.Counter
-	Hits             [2]prometheus.Counter
-	BeyondTTL        prometheus.Counter
+	Requests, Misses    prometheus.Counter
+	Hits                [2]prometheus.Counter
+	BeyondTTL, Restored prometheus.Counter
 }
 
 // Searcher is a plugin that expands some names by the search list of the client.

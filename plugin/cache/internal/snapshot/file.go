@@ -1,0 +1,158 @@
+package snapshot
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Read returns the content of a file of at most limit bytes.
+func Read(path string, limit int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular(): // opening a named pipe would wait for its writer
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	case info.Size() > limit:
+		return nil, fmt.Errorf("%d bytes, more than the limit of %d", info.Size(), limit)
+	}
+	f, err := os.Open(filepath.Clean(path))
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, limit+1)) // it may have grown
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	if int64(len(b)) > limit {
+		return nil, fmt.Errorf("more than the limit of %d bytes", limit)
+	}
+	return b, nil
+}
+
+// Write replaces a file by one with records, up to limit bytes: further records are ignored. The present file remains until the new
+// one is complete, also if several processes write. pause is called before each 256 KiB; its error ends the writing.
+func Write(path string, h Header, limit int64, records iter.Seq[Record], pause func() error) (written int, err error) {
+	f, err := create(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, ignore(os.Remove(f.Name()), fs.ErrNotExist))
+		}
+	}()
+	if written, err = write(f, h, limit, records, pause); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return 0, err
+	}
+	return written, os.Rename(f.Name(), path)
+}
+
+// pauseEvery is the number of bytes after which Write calls pause.
+const pauseEvery = 256 << 10
+
+func write(f io.Writer, h Header, limit int64, records iter.Seq[Record], pause func() error) (written int, err error) {
+	w := &pacedWriter{w: f, sum: crc32.New(castagnoli), pause: pause}
+	out := bufio.NewWriterSize(w, pauseEvery)
+	buf := appendHeader(nil, &h)
+	size := int64(len(buf) + sumLen)
+	if _, err := out.Write(buf); err != nil {
+		return 0, err
+	}
+	for r := range records {
+		if size += int64(r.Len()); size > limit {
+			break
+		}
+		buf = appendRecord(buf[:0], &r)
+		if _, err := out.Write(buf); err != nil {
+			return 0, err
+		}
+		written++
+	}
+	if err := out.Flush(); err != nil {
+		return 0, err
+	}
+	_, err = f.Write(binary.BigEndian.AppendUint32(buf[:0], w.sum.Sum32()))
+	return written, err
+}
+
+// pacedWriter calls pause before each write, and adds up the checksum.
+type pacedWriter struct {
+	w     io.Writer
+	sum   hash.Hash32
+	pause func() error
+}
+
+// Write implements io.Writer.
+func (w *pacedWriter) Write(b []byte) (int, error) {
+	if err := w.pause(); err != nil {
+		return 0, err
+	}
+	if _, err := w.sum.Write(b); err != nil {
+		return 0, err
+	}
+	return w.w.Write(b)
+}
+
+// temporary ends the name of a file that is being written. CreateTemp replaces the asterisk: processes that write the same file
+// have files of their own.
+const temporary = ".*.tmp"
+
+func create(path string) (*os.File, error) {
+	return os.CreateTemp(filepath.Dir(path), filepath.Base(path)+temporary) // mode 0600: it has the names that clients have queried
+}
+
+// leftover is the age from which a temporary file is that of a process that has ended.
+const leftover = time.Minute
+
+// Check reports whether the file can be written, and removes what earlier processes have left behind.
+func Check(path string) error {
+	f, err := create(path)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
+		return err
+	}
+	old, err := filepath.Glob(escape(path) + temporary)
+	for _, name := range old {
+		info, staterr := os.Stat(name)
+		if staterr == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) > leftover {
+			err = errors.Join(err, ignore(os.Remove(name), fs.ErrNotExist))
+		}
+	}
+	return err
+}
+
+// escape returns a pattern of filepath.Glob that matches a path.
+func escape(path string) string {
+	var b []byte
+	for i := range len(path) {
+		switch path[i] {
+		case '*', '?', '[', '\\':
+			b = append(b, '\\')
+		}
+		b = append(b, path[i])
+	}
+	return string(b)
+}
+
+func ignore(err, ignored error) error {
+	if errors.Is(err, ignored) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,196 @@
+package cache
+
+import (
+	"iter"
+	"math/bits"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/coredns/coredns/plugin/pkg/response"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/cache/internal/snapshot"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+)
+
+// isRestorable reports whether an entry may be restored by another process: it ends by its TTL alone, and is an answer or a denial.
+// Entries for one view or with a search list depend on the cluster and the caller.
+func isRestorable(e *answers.Entry, now time.Duration) bool {
+	state, ok := e.State.(*entryState)
+	return ok && e.Cached && e.Costly && e.Voucher == nil && !e.ByGeneration() && e.Views == nil && e.Serial == nil && !e.Waits &&
+		!state.failure && state.wildcard == "" && freshnessOf(e, now) != unusable
+}
+
+// Ranks of entries, which decide what is written if not all of them fit: fresh ones before stale ones, those with recent hits before
+// others, later ones before earlier ones.
+const (
+	rankFresh   = 2 << 4
+	rankPopular = 1 << 4
+	maxAgeRank  = 1<<4 - 1
+	ranks       = 1 << 6
+)
+
+func rankOf(e *answers.Entry, now time.Duration) int {
+	rank := maxAgeRank - min(bits.Len64(uint64(max(0, now-e.Stored)/time.Second)), maxAgeRank) // #nosec G115 -- not negative
+	if e.Popular() {
+		rank += rankPopular
+	}
+	if freshnessOf(e, now) == fresh {
+		rank += rankFresh
+	}
+	return rank
+}
+
+// restorable yields the entries that may be restored, those of the highest ranks if their replies have more than limit bytes. It
+// locks nothing and allocates nothing: the store may have millions of entries.
+func (c *Cache) restorable(now time.Duration, limit int64) iter.Seq[*answers.Entry] {
+	var sizes [ranks]int64
+	for e := range c.space.All() {
+		if isRestorable(e, now) {
+			sizes[rankOf(e, now)] += recordSize(e)
+		}
+	}
+	lowest := ranks
+	for total := int64(0); lowest > 0 && total < limit; {
+		lowest--
+		total += sizes[lowest]
+	}
+	return func(yield func(*answers.Entry) bool) {
+		for e := range c.space.All() {
+			if isRestorable(e, now) && rankOf(e, now) >= lowest && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// recordSize returns the length of an entry's record in bytes, approximately.
+func recordSize(e *answers.Entry) int64 {
+	return int64(e.Plain.Len() + len(e.Options) + recordOverhead)
+}
+
+// recordOverhead is the length of a record's fields, of the OPT record and of an extended error, in bytes.
+const recordOverhead = 32
+
+// records yields the records of a file. Each is valid until the next one. Their replies have the extended error of answers that are
+// served from a snapshot.
+func (c *Cache) records(now time.Duration, limit int64) iter.Seq[snapshot.Record] {
+	return func(yield func(snapshot.Record) bool) {
+		var buf []byte
+		for e := range c.restorable(now, limit) {
+			options := e.Options
+			if !e.Restored {
+				options = slices.Concat(staleError(e), options)
+			}
+			r, ok := recordOf(e, now, options, buf[:0])
+			if buf = r.Reply; ok && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// recordOf returns the record of an entry: the reply to a client with EDNS at the time of its receipt, appended to buf, with options.
+func recordOf(e *answers.Entry, now time.Duration, options, buf []byte) (r snapshot.Record, ok bool) {
+	var queryBuf [keyQuery]byte
+	var q answers.Query
+	packed, ok := q.FromKey(queryBuf[:0], e.Key())
+	if !ok || q.Search != nil {
+		return snapshot.Record{Reply: buf}, false
+	}
+	q.AD, q.EDNS = true, len(options) > 0
+	r = snapshot.Record{Age: max(0, now-e.Stored), DO: q.DO, CD: q.CD}
+	r.Reply = e.Plain.AppendReply(buf, packed, &q, &answers.Patch{Options: options})
+	return r, len(r.Reply) <= dns.MaxMsgSize
+}
+
+// keyQuery is the maximum length of the query of a key in bytes.
+const keyQuery = answers.MaxQuery + answers.OptLen + searchOptionHead + searchlist.MaxOption
+
+// restore stores a reply that was received before now, and reports whether it was stored. The reply is parsed like that of an
+// upstream. restored is set for the reply of an earlier process.
+func (c *Cache) restore(r *snapshot.Record, now time.Duration, restored bool) bool {
+	var keyBuf [answers.MaxKey]byte
+	var queryBuf [keyQuery]byte
+	var q answers.Query
+	key, ok := c.space.AppendReplyKey(keyBuf[:0], r.Reply, r.DO, r.CD)
+	if !ok {
+		return false
+	}
+	packed, ok := q.FromKey(queryBuf[:0], key)
+	if !ok || !c.mayRestore(&q, key) {
+		return false
+	}
+	e := c.entryOfReply(&q, packed, key, r.Reply)
+	if e == nil {
+		return false
+	}
+	setReceived(e, now-r.Age)
+	if restored {
+		markRestored(e)
+	}
+	if freshnessOf(e, c.now()) == unusable || c.store.Get(key) != nil { // a newer one is first
+		return false
+	}
+	return c.put(key, e, false)
+}
+
+// mayRestore reports whether the cache stores replies to a query, given its key, and no plugin of this server answers it from data of
+// its own.
+func (c *Cache) mayRestore(q *answers.Query, key []byte) bool {
+	if q.Type == dns.TypeAXFR || q.Type == dns.TypeIXFR {
+		return false
+	}
+	name, _, err := dns.UnpackDomainName(answers.KeyName(key), 0)
+	return err == nil && c.Covers(name) && !c.owned.Contains(name) && c.isDispatched(name)
+}
+
+// entryOfReply returns the entry for a reply as if an upstream had sent it now, nil for a reply that is no answer or denial.
+func (c *Cache) entryOfReply(q *answers.Query, packed, key, reply []byte) *answers.Entry {
+	if r, ok := c.readReply(q, packed, reply, nil); ok {
+		if isAnswer(r.class) {
+			return r.entry
+		}
+		return nil
+	}
+	m := new(dns.Msg)
+	if m.Unpack(reply) != nil {
+		return nil
+	}
+	cq := &clientQuery{Query: *q, packed: packed, key: key}
+	if !cq.matches(m) {
+		return nil
+	}
+	r := c.examine(cq, m, new(answers.Recorded))
+	if !isAnswer(r.class) || r.lifetime <= 0 {
+		return nil
+	}
+	return c.entryFor(&r)
+}
+
+func isAnswer(class response.Type) bool {
+	return class == response.NoError || class == response.NoData || class == response.NameError
+}
+
+// setReceived sets the time at which the reply of an entry was received.
+func setReceived(e *answers.Entry, received time.Duration) {
+	age := e.Stored - received
+	e.Stored, e.Expires, e.Gone = received, e.Expires-age, e.Gone-age
+	if e.Expires == 0 { // no expiry
+		e.Expires--
+	}
+	if e.Popularity != nil {
+		e.Popularity.From -= age
+	}
+}
+
+// markRestored marks the entry of a reply that an earlier process has received: it is fetched again for its first query, and after
+// that as long as this fails.
+func markRestored(e *answers.Entry) {
+	if e.Popularity == nil {
+		e.StateSize += int(unsafe.Sizeof(answers.Popularity{}))
+	}
+	e.Restored, e.Popularity = true, &answers.Popularity{Amount: 1}
+}

@@ -1,0 +1,35 @@
+package answers
+
+import (
+	"encoding/binary"
+	"iter"
+)
+
+// All yields the entries of the keyspace without a lock. Entries that are stored or removed meanwhile may be missing. Of two
+// entries of one key, of which one is being replaced, the newer one is first.
+func (k *Keyspace) All() iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		for i := range k.store.buckets {
+			for e := k.store.buckets[i].Load(); e != nil; e = e.next.Load() {
+				if e.keyspace == k && !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// AppendReplyKey appends the key under which a reply in wire form answers a query with the flags DO and CD, and without a search
+// list. It returns false for a reply without a valid question. The rest of the message may be of any form.
+func (k *Keyspace) AppendReplyKey(dst, reply []byte, do, cd bool) ([]byte, bool) {
+	q := Query{DO: do, CD: cd}
+	if len(reply) < HeaderLen || !q.parseName(reply) {
+		return dst, false
+	}
+	question := reply[HeaderLen+q.NameLen:]
+	if len(question) < 4 {
+		return dst, false
+	}
+	q.Type, q.Class = binary.BigEndian.Uint16(question), binary.BigEndian.Uint16(question[2:])
+	return q.AppendKey(dst, k.id, reply), true
+}
