@@ -293,10 +293,10 @@ func parseSnapshot(h *Cache, args []string) (err error) {
 	}
 	s.file = filepath.Clean(args[0])
 	if len(args) > 1 {
-		if s.interval, err = duration(args[1], maxInterval); err != nil {
+		if s.interval, err = duration(args[1], math.MaxInt64); err != nil {
 			return err
 		}
-		if s.interval < time.Second {
+		if s.interval < time.Second || s.interval > maxInterval {
 			return fmt.Errorf("%q: out of range 1s-%s", args[1], maxInterval)
 		}
 		s.maxAge = max(s.maxAge, s.interval)

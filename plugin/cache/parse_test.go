@@ -12,6 +12,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
 func parsed(t *testing.T, corefile string) (*Cache, error) {
@@ -21,6 +22,8 @@ func parsed(t *testing.T, corefile string) (*Cache, error) {
 	h, err := parse(c)
 	return h, err
 }
+
+func at(line int) corefile.Position { return corefile.Position{File: "Testfile", Line: line} }
 
 func TestParse(t *testing.T) {
 	for _, c := range []struct {
@@ -74,6 +77,12 @@ func TestParse(t *testing.T) {
 		{"cache {\nbudget 2GiB\n}", func(o *options) { o.budget = 2 << 30 }},
 		{"cache {\nbudget 2GB\n}", func(o *options) { o.budget = 2e9 }},
 		{"cache {\nbudget 9999KB\n}", func(o *options) { o.budget = 9999e3 }},
+		{"cache {\nsnapshot /a/../b\n}", func(o *options) { o.snapshot = snapshotOptions{"/b", time.Minute, time.Hour, at(2)} }},
+		{"cache {\nkeepttl\nsnapshot a/b 1s\n}", func(o *options) {
+			o.keepTTL, o.snapshot = true, snapshotOptions{"a/b", time.Second, time.Hour, at(3)}
+		}},
+		{"cache {\nsnapshot a 24h\n}", func(o *options) { o.snapshot = snapshotOptions{"a", 24 * time.Hour, 24 * time.Hour, at(2)} }},
+		{"cache {\nsnapshot a 10s 10s\n}", func(o *options) { o.snapshot = snapshotOptions{"a", 10 * time.Second, 10 * time.Second, at(2)} }},
 	} {
 		t.Run(c.corefile, func(t *testing.T) {
 			h, err := parsed(t, c.corefile)
@@ -166,6 +175,16 @@ func TestParseErrors(t *testing.T) {
 		{"cache {\nbudget -32MiB\n}", `invalid budget "-32MiB"`},
 		{"cache {\nbudget 9999999999GiB\n}", `invalid budget "9999999999GiB"`},
 		{"cache {\nbudget 32MiB\nbudget 32MiB\n}", "duplicate option budget"},
+		{"cache {\nsnapshot\n}", "2 - Error during parsing: invalid snapshot: want a file, and optionally"},
+		{"cache {\nsnapshot \"\"\n}", `invalid snapshot "": want a file`},
+		{"cache {\nsnapshot /a/\n}", `invalid snapshot "/a/": want a file`},
+		{"cache {\nsnapshot a 1\n}", `invalid snapshot "1": not a duration of 0 or more, such as 30s: want a file`},
+		{"cache {\nsnapshot a 999ms\n}", `invalid snapshot "999ms": out of range 1s-24h0m0s`},
+		{"cache {\nsnapshot a 25h\n}", `invalid snapshot "25h": out of range 1s-24h0m0s`},
+		{"cache {\nsnapshot a 1m 59s\n}", `invalid snapshot "59s": less than INTERVAL: want a file`},
+		{"cache {\nsnapshot a 1m x\n}", `invalid snapshot "x": not a duration`},
+		{"cache {\nsnapshot a 1m 1h b\n}", `invalid snapshot "a" "1m" "1h" "b": want a file`},
+		{"cache {\nsnapshot a\nsnapshot b\n}", "3 - Error during parsing: duplicate option snapshot"},
 	} {
 		t.Run(c.corefile, func(t *testing.T) {
 			_, err := parsed(t, c.corefile)

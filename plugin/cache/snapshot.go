@@ -124,9 +124,11 @@ func (s *snapshotter) begin(config [32]byte) {
 
 // stop ends the writing.
 func (s *snapshotter) stop(end reload.End) {
-	close(s.ended)
 	snapshots.mu.Lock()
 	defer snapshots.mu.Unlock()
+	s.mu.Lock() // so that report does not restore dropped metrics
+	defer s.mu.Unlock()
+	close(s.ended)
 	file := s.cache.snapshot.file
 	latest := snapshots.all[file]
 	switch {
@@ -166,12 +168,19 @@ var errEnded = errors.New("the configuration has ended")
 
 // pause limits the share of a CPU and of the disk that the writing needs.
 func (s *snapshotter) pause() error {
+	if s.isEnded() {
+		return errEnded
+	}
+	time.Sleep(snapshotPause)
+	return nil
+}
+
+func (s *snapshotter) isEnded() bool {
 	select {
 	case <-s.ended:
-		return errEnded
+		return true
 	default:
-		time.Sleep(snapshotPause)
-		return nil
+		return false
 	}
 }
 
@@ -204,10 +213,11 @@ func (s *snapshotter) write(pause func() error) {
 	}
 	s.mu.Lock()
 	s.state.due = c.now() + c.snapshot.interval
-	s.mu.Unlock()
-	if s.report(err); err == nil {
+	if err == nil && !s.isEnded() {
 		snapshotWritten.WithLabelValues(c.snapshot.file).Set(float64(h.Written.UnixNano()) / 1e9)
 	}
+	s.mu.Unlock()
+	s.report(err)
 }
 
 // limit returns the maximum length of the file in bytes.
@@ -219,6 +229,8 @@ func (s *snapshotter) report(err error) {
 	defer s.mu.Unlock()
 	file, failing := s.cache.snapshot.file, err != nil
 	switch {
+	case s.isEnded():
+		return
 	case failing && !s.state.failing:
 		log.Warningf("Snapshot %s cannot be written: %v; a restart loses the answers since the last one", file, err)
 	case !failing && s.state.failing:
@@ -267,7 +279,7 @@ func (s *snapshotter) read() (restored int, age time.Duration, err error) {
 		if r := recover(); r != nil {
 			vars.Panic.Inc()
 			log.Errorf("Snapshot %s panicked: %v\n%s", s.cache.snapshot.file, r, debug.Stack())
-			err = errPanicked
+			err = fmt.Errorf("panic: %v", r)
 		}
 	}()
 	c := s.cache

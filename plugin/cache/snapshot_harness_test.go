@@ -130,7 +130,7 @@ func (l *logLines) want(t *testing.T, texts ...string) {
 	defer l.mu.Unlock()
 	var lines []string
 	for line := range strings.Lines(l.text.String()) {
-		if strings.Contains(line, "Snapshot") {
+		if strings.Contains(line, "plugin/cache: Snapshot ") {
 			lines = append(lines, line)
 		}
 	}

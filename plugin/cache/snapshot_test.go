@@ -124,9 +124,9 @@ func TestRestored(t *testing.T) {
 			synctest.Wait()
 			next.wantQueries(1) // until the recheck
 		}
-		time.Sleep(30 * time.Second)
+		time.Sleep(31 * time.Second)
 		next.replies(fmt.Sprintf(second, 300))
-		next.testCache.want("w. A +edns", fmt.Sprintf(first, 270)+edeStale)
+		next.testCache.want("w. A +edns", fmt.Sprintf(first, 269)+edeStale)
 		synctest.Wait()
 		next.wantQueries(2)
 		next.testCache.want("w. A +edns", fmt.Sprintf(second, 300))
