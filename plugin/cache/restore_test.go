@@ -219,7 +219,7 @@ func FuzzRestore(f *testing.F) {
 			return
 		}
 		c := newCache([]string{"."})
-		c.store = answers.NewStore(answers.DefaultBudget)
+		c.store = answers.NewStore(minBudget)
 		c.space = c.store.NewKeyspace()
 		now := c.now()
 		record := snapshot.Record{Age: time.Duration(age), DO: flags&1 != 0, CD: flags&2 != 0, Reply: reply}

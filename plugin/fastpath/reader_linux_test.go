@@ -27,7 +27,7 @@ type countedCache struct {
 
 func newCountedCache() *countedCache {
 	c := &countedCache{}
-	for _, counter := range []*prometheus.Counter{&c.Requests, &c.Misses, &c.Hits[0], &c.Hits[1], &c.BeyondTTL} {
+	for _, counter := range []*prometheus.Counter{&c.Requests, &c.Misses, &c.Hits[0], &c.Hits[1], &c.BeyondTTL, &c.Restored} {
 		*counter = prometheus.NewCounter(prometheus.CounterOpts{Name: "counter"})
 	}
 	return c
