@@ -23,7 +23,7 @@ func isRestorable(e *answers.Entry, now time.Duration) bool {
 		!state.failure && state.wildcard == "" && freshnessOf(e, now) != unusable
 }
 
-// Ranks of entries, which decide what is written if not all of them fit: fresh ones before stale ones, those with recent hits before
+// Ranks of entries. If not all of them fit, those of the highest ranks are written: fresh ones before stale ones, those with recent hits before
 // others, later ones before earlier ones.
 const (
 	rankFresh   = 2 << 4
@@ -193,4 +193,5 @@ func markRestored(e *answers.Entry) {
 		e.StateSize += int(unsafe.Sizeof(answers.Popularity{}))
 	}
 	e.Restored, e.Popularity = true, &answers.Popularity{Amount: 1}
+	e.NeverCopy() // a copy would not report its first query
 }

@@ -168,9 +168,27 @@ func TestRestoreSlow(t *testing.T) {
 		s := &snapshotCache{b, newSnapshotter(b.Cache), ""}
 		s.begin(testConfig)
 		defer s.end()
-		log.want(t, "refused: more than 2s; the cache starts with 2 answers")
+		log.want(t, "refused: restoring takes more than 2s; the cache starts with 2 answers")
 		b.fails()
 		b.want("b. A", "NOERROR; b. 298 IN A 192.0.2.1")
+	})
+}
+
+// TestStartWithHangingDisk checks that a disk that hangs does not prevent the start.
+func TestStartWithHangingDisk(t *testing.T) {
+	file := snapshotFile(t)
+	log := logged(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestCache(t, "cache {\nsnapshot "+file+"\n}")
+		s := &snapshotCache{b, newSnapshotter(b.Cache), ""}
+		hangs := make(chan struct{})
+		s.open = func(string, int64) ([]byte, error) { <-hangs; return nil, os.ErrNotExist }
+		s.begin(testConfig)
+		defer s.end()
+		log.want(t, "refused: restoring takes more than 2s; the cache starts with 0 answers")
+		b.replies("NOERROR; " + a("w.", 60))
+		b.want("w. A", "NOERROR; "+a("w.", 60))
+		close(hangs)
 	})
 }
 

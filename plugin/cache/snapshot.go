@@ -69,6 +69,7 @@ type snapshotter struct {
 	before  *snapshotter  // of the present configuration, during a reload; guarded by the mutex of snapshots
 	ended   chan struct{} // closed at the end of the configuration
 	writing sync.Mutex    // held for as long as the disk needs
+	open    func(path string, limit int64) ([]byte, error)
 
 	mu    sync.Mutex
 	state snapshotState
@@ -81,7 +82,9 @@ type snapshotState struct {
 	due      time.Duration // time of the next one, by the store's clock
 }
 
-func newSnapshotter(c *Cache) *snapshotter { return &snapshotter{cache: c, ended: make(chan struct{})} }
+func newSnapshotter(c *Cache) *snapshotter {
+	return &snapshotter{cache: c, ended: make(chan struct{}), open: snapshot.Read}
+}
 
 // start restores the answers of an earlier process, or at a reload those of the present configuration, and starts to write them. It
 // does nothing without the option.
@@ -228,9 +231,10 @@ func (s *snapshotter) report(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	file, failing := s.cache.snapshot.file, err != nil
-	switch {
-	case s.isEnded():
+	if s.isEnded() {
 		return
+	}
+	switch {
 	case failing && !s.state.failing:
 		log.Warningf("Snapshot %s cannot be written: %v; a restart loses the answers since the last one", file, err)
 	case !failing && s.state.failing:
@@ -269,8 +273,27 @@ func (s *snapshotter) restoreFile() {
 	snapshotAnswers.WithLabelValues(file).Add(float64(restored))
 }
 
-// errSlow ends the restoring of a large file: the server does not answer meanwhile.
-var errSlow = fmt.Errorf("more than %v", maxRestore)
+// errSlow ends the restoring of a large file, or of one on a disk that hangs: the server does not answer meanwhile.
+var errSlow = fmt.Errorf("restoring takes more than %v", maxRestore)
+
+// content returns the content of the file.
+func (s *snapshotter) content() ([]byte, error) {
+	type content struct {
+		bytes []byte
+		err   error
+	}
+	read := make(chan content, 1)
+	go func() {
+		b, err := s.open(s.cache.snapshot.file, s.limit())
+		read <- content{b, err}
+	}()
+	select {
+	case c := <-read:
+		return c.bytes, c.err
+	case <-time.After(maxRestore):
+		return nil, errSlow
+	}
+}
 
 // read restores the answers in the file, and returns their number and the age of the file. A panic must not end the process: the
 // next one would read the same file.
@@ -283,7 +306,8 @@ func (s *snapshotter) read() (restored int, age time.Duration, err error) {
 		}
 	}()
 	c := s.cache
-	b, err := snapshot.Read(c.snapshot.file, s.limit())
+	now := c.now()
+	b, err := s.content()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -291,7 +315,8 @@ func (s *snapshotter) read() (restored int, age time.Duration, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	now := c.now()
+	end := now + maxRestore
+	now = c.now()
 	if age = c.wall().Sub(parsed.Written); parsed.Config != s.config {
 		return 0, age, errOtherConfig
 	}
@@ -302,7 +327,7 @@ func (s *snapshotter) read() (restored int, age time.Duration, err error) {
 		return 0, age, fmt.Errorf("written %v ago, more than MAX_AGE %v", age.Round(time.Second), c.snapshot.maxAge)
 	}
 	for r := range parsed.Records() {
-		if c.now()-now > maxRestore {
+		if c.now() > end {
 			return restored, age, errSlow
 		}
 		if r.Age > c.snapshot.maxAge-age {

@@ -47,7 +47,7 @@ func TestSnapshot(t *testing.T) {
 		{"the oldest answer", "success 1024 36000", answer(7200), 59 * min, "w. A", answer(3660)},
 		{"too old", "success 1024 36000", answer(7200), time.Hour + sec, "w. A", "nothing"},
 		{"keepttl", "keepttl", answer(300), 100 * sec, "w. A", answer(300)},
-		{"MINTTL does not raise what remains", "success 1024 3600 100", answer(30), 50 * sec, "w. A", answer(50)},
+		{"MINTTL does not raise the remaining TTL", "success 1024 3600 100", answer(30), 50 * sec, "w. A", answer(50)},
 		{"a failure", "", "SERVFAIL", 0, "w. A", "nothing"},
 		{"a referral", "", "NOERROR; authority; w. 60 IN NS n.", 0, "w. A", "nothing"},
 		{"not cached", "", answer(0), 0, "w. A", "nothing"},

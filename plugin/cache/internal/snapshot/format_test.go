@@ -106,7 +106,7 @@ func TestParseRefused(t *testing.T) {
 	})
 }
 
-// FuzzParse checks that an accepted content is what is written for its header and records. The checksum is replaced by that of the
+// FuzzParse checks that an accepted content equals that written for its header and records. The checksum is replaced by that of the
 // content, which a fuzzer does not find.
 func FuzzParse(f *testing.F) {
 	f.Add(content(f, testHeader, testRecords[:2]...))
