@@ -3,7 +3,6 @@ package cache
 import (
 	"iter"
 	"math/bits"
-	"slices"
 	"time"
 	"unsafe"
 
@@ -78,32 +77,38 @@ const recordOverhead = 32
 // served from a snapshot.
 func (c *Cache) records(now time.Duration, limit int64) iter.Seq[snapshot.Record] {
 	return func(yield func(snapshot.Record) bool) {
-		var buf []byte
+		var w recordWriter
 		for e := range c.restorable(now, limit) {
-			options := e.Options
+			w.options = w.options[:0]
 			if !e.Restored {
-				options = slices.Concat(staleError(e), options)
+				w.options = append(w.options, staleError(e)...)
 			}
-			r, ok := recordOf(e, now, options, buf[:0])
-			if buf = r.Reply; ok && !yield(r) {
+			w.options = append(w.options, e.Options...)
+			if r, ok := w.recordOf(e, now); ok && !yield(r) {
 				return
 			}
 		}
 	}
 }
 
-// recordOf returns the record of an entry: the reply to a client with EDNS at the time of its receipt, appended to buf, with options.
-func recordOf(e *answers.Entry, now time.Duration, options, buf []byte) (r snapshot.Record, ok bool) {
-	var queryBuf [keyQuery]byte
-	var q answers.Query
-	packed, ok := q.FromKey(queryBuf[:0], e.Key())
+// recordWriter has the buffers of a record, and the options of its reply.
+type recordWriter struct {
+	query   [keyQuery]byte
+	parsed  answers.Query
+	options []byte
+	reply   []byte
+}
+
+// recordOf returns the record of an entry: the reply to a client with EDNS at the time of its receipt.
+func (w *recordWriter) recordOf(e *answers.Entry, now time.Duration) (r snapshot.Record, ok bool) {
+	q := &w.parsed
+	packed, ok := q.FromKey(w.query[:0], e.Key())
 	if !ok || q.Search != nil {
-		return snapshot.Record{Reply: buf}, false
+		return snapshot.Record{}, false
 	}
-	q.AD, q.EDNS = true, len(options) > 0
-	r = snapshot.Record{Age: max(0, now-e.Stored), DO: q.DO, CD: q.CD}
-	r.Reply = e.Plain.AppendReply(buf, packed, &q, &answers.Patch{Options: options})
-	return r, len(r.Reply) <= dns.MaxMsgSize
+	q.AD, q.EDNS = true, len(w.options) > 0
+	w.reply = e.Plain.AppendReply(w.reply[:0], packed, q, &answers.Patch{Options: w.options})
+	return snapshot.Record{Age: max(0, now-e.Stored), DO: q.DO, CD: q.CD, Reply: w.reply}, len(w.reply) <= dns.MaxMsgSize
 }
 
 // keyQuery is the maximum length of the query of a key in bytes.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -289,4 +291,42 @@ func checkRestored(t *testing.T, c *Cache, e *answers.Entry, r *snapshot.Record,
 	if code, err := c.ServeDNS(context.Background(), w, query); err != nil || freshnessOf(e, c.now()) == fresh && w.reply == nil {
 		t.Errorf("served: %d, %v, %v", code, err, w.reply)
 	}
+}
+
+// BenchmarkSnapshot writes and restores a file of the maximum length.
+func BenchmarkSnapshot(b *testing.B) {
+	newSnapshotter := func(file string) *snapshotter {
+		c := newCache([]string{"."})
+		c.snapshot.file, c.snapshot.maxAge, c.snapshot.interval = file, time.Hour, time.Hour
+		c.store = answers.NewStore(64 << 20)
+		c.space = c.store.NewKeyspace()
+		return newSnapshotter(c)
+	}
+	file := filepath.Join(b.TempDir(), "snapshot")
+	s := newSnapshotter(file)
+	now := s.cache.now()
+	for i := range 200000 {
+		r := recordFor(b, fmt.Sprintf("name-%d.example.org. A", i), fmt.Sprintf("NOERROR; name-%d.example.org. 300 IN A 192.0.2.1", i), nil)
+		s.cache.restore(&r, now, false)
+	}
+	s.state.restored = true
+	b.Run("write", func(b *testing.B) {
+		for b.Loop() {
+			s.write(func() error { return nil })
+		}
+	})
+	info, err := os.Stat(file)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("restore", func(b *testing.B) {
+		for b.Loop() {
+			restored, _, err := newSnapshotter(file).read()
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(restored), "answers")
+			b.ReportMetric(float64(info.Size())/(1<<20), "MiB")
+		}
+	})
 }

@@ -252,8 +252,10 @@ func (s *snapshotter) report(err error) {
 func (s *snapshotter) takeOver(before *snapshotter) {
 	c := s.cache
 	now := c.now()
+	var w recordWriter
 	for e := range before.cache.restorable(now, s.limit()) {
-		if r, ok := recordOf(e, now, e.Options, nil); ok {
+		w.options = e.Options
+		if r, ok := w.recordOf(e, now); ok {
 			c.restore(&r, now, e.Restored)
 		}
 	}
