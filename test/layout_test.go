@@ -39,6 +39,7 @@ var forbidden = map[string][]string{
 	"plugin/internal/coherence":          {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "net"},
 	"plugin/internal/dso":                {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "net"},
 	"plugin/internal/corefile":           {"k8s.io/", "github.com/miekg/dns"},
+	"plugin/cache/internal/snapshot":     {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "github.com/nearside-dns/nearside/plugin/internal", "net"},
 	"plugin/internal/reload":             {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/coredns"},
 	"plugin/internal/sockets":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/"},
 	"plugin/forward/transport":           {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/nearside-dns/nearside/plugin/internal/answers", "github.com/nearside-dns/nearside/plugin/internal/block", "github.com/nearside-dns/nearside/plugin/internal/caller", "github.com/nearside-dns/nearside/plugin/internal/searchlist"},

@@ -51,9 +51,15 @@ func present(t *testing.T, file string) *snapshotter {
 // TestSnapshotReload starts a server, reloads and refuses configurations, and starts it again. The file is read at the first start of
 // each process alone, and answers survive the reloads that do not change the server block.
 func TestSnapshotReload(t *testing.T) {
+	all := dnsserver.Directives
 	if err := dnsserver.SetDirectives([]string{"bind", "cache", "template"}); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := dnsserver.SetDirectives(all); err != nil {
+			t.Error(err)
+		}
+	})
 	file, log := snapshotFile(t), logged(t)
 	const names = 3
 	queries := func(s *snapshotter, address string) {
