@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,6 +74,8 @@ func TestHostileRecords(t *testing.T) {
 		{"two questions", recordFor(t, "v. A", "NOERROR; v. 300 IN A 192.0.2.1", func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) })},
 		{"a transfer", record("v. AXFR", "NOERROR; v. 300 IN SOA a. b. 1 2 3 4 5")},
 		{"a failure", record("v. A", "SERVFAIL")},
+		{"a failure that is not parsed in wire form", record("v. A", "SERVFAIL; additional; v. 300 IN NAPTR 1 2 \"u\" \"s\" \"\" w.")},
+		{"a referral that is not parsed in wire form", record("v. A", "NOERROR; authority; v. 300 IN NS n.; additional; v. 300 IN NAPTR 1 2 \"u\" \"s\" \"\" w.")},
 		{"a refusal", record("v. A", "REFUSED")},
 		{"a referral", record("v. A", "NOERROR; authority; v. 300 IN NS n.")},
 		{"NXDOMAIN without a SOA record", record("v. A", "NXDOMAIN")},
@@ -290,6 +294,36 @@ func checkRestored(t *testing.T, c *Cache, e *answers.Entry, r *snapshot.Record,
 	e.Popularity = nil // no query in the background
 	if code, err := c.ServeDNS(context.Background(), w, query); err != nil || freshnessOf(e, c.now()) == fresh && w.reply == nil {
 		t.Errorf("served: %d, %v, %v", code, err, w.reply)
+	}
+}
+
+// TestMaxSnapshot has answers of more than 16 MiB: the file is not larger, and is restored.
+func TestMaxSnapshot(t *testing.T) {
+	file := snapshotFile(t)
+	b := newTestCache(t, "cache {\nsnapshot "+file+"\n}")
+	b.store = answers.NewStore(128 << 20)
+	b.space = b.store.NewKeyspace()
+	const names = 5000 // with 4 KiB each
+	r := recordFor(t, "n0000. TXT", "NOERROR; n0000. 300 IN TXT"+strings.Repeat(` "`+strings.Repeat("a", 250)+`"`, 16), nil)
+	for i := range names {
+		r.Reply = bytes.ReplaceAll(r.Reply, fmt.Appendf(nil, "n%04d", max(0, i-1)), fmt.Appendf(nil, "n%04d", i))
+		if !b.restore(&r, b.now(), false) {
+			t.Fatalf("record %d is not restored", i)
+		}
+	}
+	s := &snapshotCache{b, newSnapshotter(b.Cache), ""}
+	s.config, s.state.restored = testConfig, true
+	s.exit()
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size := info.Size(); size > maxSnapshot || size < maxSnapshot-1<<20 {
+		t.Errorf("%d bytes, want up to %d", size, maxSnapshot)
+	}
+	next := newSnapshotCache(t, "budget 64MiB", file)
+	if n := next.space.Len(answers.Success); n < names/2 || n == names {
+		t.Errorf("%d answers", n)
 	}
 }
 

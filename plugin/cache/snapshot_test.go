@@ -119,12 +119,13 @@ func TestRestored(t *testing.T) {
 		b.replies(fmt.Sprintf(first, 300))
 		b.query("w. A")
 		next := b.restart(0)
-		for range 3 {
-			next.testCache.want("w. A +edns", fmt.Sprintf(first, 300)+edeStale)
+		for i := range 3 {
+			next.testCache.want("w. A +edns", fmt.Sprintf(first, 300-9*i)+edeStale)
 			synctest.Wait()
 			next.wantQueries(1) // until the recheck
+			time.Sleep(9 * time.Second)
 		}
-		time.Sleep(31 * time.Second)
+		time.Sleep(4 * time.Second)
 		next.replies(fmt.Sprintf(second, 300))
 		next.testCache.want("w. A +edns", fmt.Sprintf(first, 269)+edeStale)
 		synctest.Wait()
@@ -247,6 +248,9 @@ func TestNotInSnapshot(t *testing.T) {
 	reply := func(b *snapshotCache, change func(p *answers.Properties)) {
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			change(answers.PropertiesOf(ctx, r))
+			if r.Question[0].Name == "fail." {
+				return dns.RcodeServerFailure, w.WriteMsg(replyTo(t, r, "SERVFAIL"))
+			}
 			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 300)))
 		})
 	}
@@ -259,6 +263,7 @@ func TestNotInSnapshot(t *testing.T) {
 		{"by generation", "w. A", func(p *answers.Properties) { p.DependOn(g) }, true},
 		{"by generation and TTL", "w. A", func(p *answers.Properties) { p.DependOn(g); p.Foreign = true }, true},
 		{"with a serial", "w. A", func(p *answers.Properties) { p.Serial = &serial{7} }, true},
+		{"a failure", "fail. A", func(*answers.Properties) {}, true},
 		{"for one caller", "w. A", func(p *answers.Properties) { p.View.Private = true }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

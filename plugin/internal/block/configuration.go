@@ -120,9 +120,6 @@ func (conf *Configuration) stop(end reload.End) error {
 		b.Keyspace.ByGeneration.Store(false)
 		b.Keyspace.Drop()
 	}
-	if end == reload.Refused {
-		return nil // retain removes it
-	}
 	l := configurations
 	l.mu.Lock()
 	defer l.mu.Unlock()
