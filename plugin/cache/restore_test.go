@@ -300,31 +300,33 @@ func checkRestored(t *testing.T, c *Cache, e *answers.Entry, r *snapshot.Record,
 // TestMaxSnapshot has answers of more than 16 MiB: the file is not larger, and is restored.
 func TestMaxSnapshot(t *testing.T) {
 	file := snapshotFile(t)
-	b := newTestCache(t, "cache {\nsnapshot "+file+"\n}")
-	b.store = answers.NewStore(128 << 20)
-	b.space = b.store.NewKeyspace()
-	const names = 5000 // with 4 KiB each
-	r := recordFor(t, "n0000. TXT", "NOERROR; n0000. 300 IN TXT"+strings.Repeat(` "`+strings.Repeat("a", 250)+`"`, 16), nil)
-	for i := range names {
-		r.Reply = bytes.ReplaceAll(r.Reply, fmt.Appendf(nil, "n%04d", max(0, i-1)), fmt.Appendf(nil, "n%04d", i))
-		if !b.restore(&r, b.now(), false) {
-			t.Fatalf("record %d is not restored", i)
+	synctest.Test(t, func(t *testing.T) { // in which restoring takes no time
+		b := newTestCache(t, "cache {\nsnapshot "+file+"\n}")
+		b.store = answers.NewStore(128 << 20)
+		b.space = b.store.NewKeyspace()
+		const names = 5000 // with 4 KiB each
+		r := recordFor(t, "n0000. TXT", "NOERROR; n0000. 300 IN TXT"+strings.Repeat(` "`+strings.Repeat("a", 250)+`"`, 16), nil)
+		for i := range names {
+			r.Reply = bytes.ReplaceAll(r.Reply, fmt.Appendf(nil, "n%04d", max(0, i-1)), fmt.Appendf(nil, "n%04d", i))
+			if !b.restore(&r, b.now(), false) {
+				t.Fatalf("record %d is not restored", i)
+			}
 		}
-	}
-	s := &snapshotCache{b, newSnapshotter(b.Cache), ""}
-	s.config, s.state.restored = testConfig, true
-	s.exit()
-	info, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if size := info.Size(); size > maxSnapshot || size < maxSnapshot-1<<20 {
-		t.Errorf("%d bytes, want up to %d", size, maxSnapshot)
-	}
-	next := newSnapshotCache(t, "budget 64MiB", file)
-	if n := next.space.Len(answers.Success); n < names/2 || n == names {
-		t.Errorf("%d answers", n)
-	}
+		s := &snapshotCache{b, newSnapshotter(b.Cache), ""}
+		s.config, s.state.restored = testConfig, true
+		s.exit()
+		info, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if size := info.Size(); size > maxSnapshot || size < maxSnapshot-1<<20 {
+			t.Errorf("%d bytes, want up to %d", size, maxSnapshot)
+		}
+		next := newSnapshotCache(t, "budget 64MiB", file)
+		if n := next.space.Len(answers.Success); n < names/2 || n == names {
+			t.Errorf("%d answers", n)
+		}
+	})
 }
 
 // BenchmarkSnapshot writes and restores a file of the maximum length.
