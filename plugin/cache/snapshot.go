@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
+	"github.com/nearside-dns/nearside/plugin/internal/wholefile"
 )
 
 // snapshotOptions are the arguments of the option snapshot.
@@ -147,7 +148,7 @@ func (s *snapshotter) stop(end reload.End) {
 
 // run writes the file once in an interval.
 func (s *snapshotter) run() {
-	s.report(snapshot.Check(s.cache.snapshot.file))
+	s.report(wholefile.Check(s.cache.snapshot.file))
 	timer := time.NewTimer(s.present().due - s.cache.now())
 	defer timer.Stop()
 	for {

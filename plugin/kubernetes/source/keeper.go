@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/nearside-dns/nearside/plugin/internal/wholefile"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/snapshot"
 )
@@ -59,12 +60,12 @@ type keeper struct {
 	index   *index.Index
 	now     func() time.Time
 	ended   <-chan struct{} // closed when the source stops
+	failing bool            // the last write failed; used by the writer only
 
 	mu       sync.Mutex
 	tried    bool      // restore was called
 	restored time.Time // time of the restored records, zero if none are in use
 	cluster  string    // UID of the cluster; "" if unknown
-	failing  bool      // the last write failed
 	written  struct {
 		at     time.Time // when the last write began
 		writes uint64    // of the index by then
@@ -94,7 +95,7 @@ func (k *keeper) status(all []Status) []Status {
 // run writes snapshots until ctx ends: the first one soon after the records have been read.
 func (k *keeper) run(ctx context.Context) {
 	snapshotInUse.WithLabelValues(k.Path) // exported as 0
-	k.clean()
+	k.report(wholefile.Check(k.Path))
 	next := time.NewTimer(0)
 	defer next.Stop()
 	identified, wrote := false, false
@@ -142,25 +143,30 @@ func (k *keeper) write() (written bool) {
 	if !last.at.IsZero() && writes == last.writes && now.Sub(last.at) < k.MaxAge/4 {
 		return true
 	}
-	err := k.writeFile(snapshot.Header{Cluster: cluster, Server: k.source.(Identified).Server(), Options: k.options, Time: current})
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	h := snapshot.Header{Cluster: cluster, Server: k.source.(Identified).Server(), Options: k.options, Time: current}
+	err := wholefile.Replace(k.Path, func(w io.Writer) error { return snapshot.Write(w, h, k.index.Contents()) })
+	k.report(err)
 	if err != nil {
 		snapshotWrites.WithLabelValues(k.Path, "error").Inc()
-		if !k.failing {
-			log.Errorf("snapshot %s cannot be written: %v; a start without the API server will use an older one, or none", k.Path, err)
-		}
-		k.failing = true
 		return false
 	}
 	snapshotWrites.WithLabelValues(k.Path, "success").Inc()
 	snapshotTime.WithLabelValues(k.Path).Set(float64(current.UnixMilli()) / 1e3)
-	if k.failing {
-		log.Infof("snapshot %s is written again", k.Path)
-	}
-	k.failing = false
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.written.at, k.written.writes = now, writes
 	return true
+}
+
+// report logs when writes begin to fail, and when they succeed again.
+func (k *keeper) report(err error) {
+	switch {
+	case err != nil && !k.failing:
+		log.Errorf("snapshot %s cannot be written: %v; a start without the API server will use an older one, or none", k.Path, err)
+	case err == nil && k.failing:
+		log.Infof("snapshot %s can be written again", k.Path)
+	}
+	k.failing = err != nil
 }
 
 // currentAt returns the time at which the records were known to be current, and whether all resources have been read.
@@ -175,42 +181,6 @@ func (k *keeper) currentAt(now time.Time) (current time.Time, complete bool) {
 		}
 	}
 	return current, true
-}
-
-// temporary is the pattern of the names of files that are being written.
-const temporary = ".nearside-*"
-
-// writeFile replaces the file in one step: a crash leaves the old one or the new one.
-func (k *keeper) writeFile(h snapshot.Header) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(k.Path), filepath.Base(k.Path)+temporary)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
-		}
-	}()
-	if err := snapshot.Write(f, h, k.index.Contents()); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), k.Path); err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// clean removes files that a process which was killed has left behind.
-func (k *keeper) clean() {
-	left, _ := filepath.Glob(k.Path + temporary) // the pattern is valid
-	for _, path := range left {
-		if info, err := os.Stat(path); err == nil && k.now().Sub(info.ModTime()) > time.Hour { // another process may be writing it
-			_ = os.Remove(path) // it takes space, and does no other harm
-		}
-	}
 }
 
 // restore puts the records of the file into the index, once, unless the source has been read by then. It reports whether records

@@ -296,28 +296,8 @@ func TestWriteFails(t *testing.T) {
 	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if !k.write() || !strings.Contains(logged(), "is written again") {
+	if !k.write() || !strings.Contains(logged(), "can be written again") {
 		t.Errorf("log %q", logged())
-	}
-}
-
-// TestClean removes files of a process that was killed, not those of one that is writing.
-func TestClean(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "records")
-	for _, name := range []string{".nearside-1", ".nearside-2"} {
-		if err := os.WriteFile(path+name, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	old := time.Now().Add(-2 * time.Hour)
-	if err := os.Chtimes(path+".nearside-1", old, old); err != nil {
-		t.Fatal(err)
-	}
-	k, _ := newKeeper(t, path, time.Now())
-	k.clean()
-	left, err := filepath.Glob(path + "*")
-	if err != nil || !slices.Equal(left, []string{path + ".nearside-2"}) {
-		t.Errorf("%q are left, %v", left, err)
 	}
 }
 

@@ -8,11 +8,11 @@ import (
 	"hash"
 	"hash/crc32"
 	"io"
-	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
-	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wholefile"
 )
 
 // Read returns the content of a file of at most limit bytes.
@@ -43,22 +43,14 @@ func Read(path string, limit int64) ([]byte, error) {
 // Write replaces a file by one with records, up to limit bytes: further records are ignored. The present file remains until the new
 // one is complete, also if several processes write. pause is called before each 256 KiB; its error ends the writing.
 func Write(path string, h Header, limit int64, records iter.Seq[Record], pause func() error) (written int, err error) {
-	f, err := create(path)
+	err = wholefile.Replace(path, func(w io.Writer) error {
+		written, err = write(w, h, limit, records, pause)
+		return err
+	})
 	if err != nil {
 		return 0, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, ignore(os.Remove(f.Name()), fs.ErrNotExist))
-		}
-	}()
-	if written, err = write(f, h, limit, records, pause); err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return 0, err
-	}
-	return written, os.Rename(f.Name(), path)
+	return written, nil
 }
 
 // pauseEvery is the number of bytes after which Write calls pause.
@@ -105,54 +97,4 @@ func (w *pacedWriter) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	return w.w.Write(b)
-}
-
-// temporary ends the name of a file that is being written. CreateTemp replaces the asterisk: processes that write the same file
-// have files of their own.
-const temporary = ".*.tmp"
-
-func create(path string) (*os.File, error) {
-	return os.CreateTemp(filepath.Dir(path), filepath.Base(path)+temporary) // mode 0600: it has the names that clients have queried
-}
-
-// leftover is the age from which a temporary file is that of a process that has ended.
-const leftover = time.Minute
-
-// Check reports whether the file can be written, and removes what earlier processes have left behind.
-func Check(path string) error {
-	f, err := create(path)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
-		return err
-	}
-	old, err := filepath.Glob(escape(path) + temporary)
-	for _, name := range old {
-		info, staterr := os.Stat(name)
-		if staterr == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) > leftover {
-			err = errors.Join(err, ignore(os.Remove(name), fs.ErrNotExist))
-		}
-	}
-	return err
-}
-
-// escape returns a pattern of filepath.Glob that matches a path.
-func escape(path string) string {
-	var b []byte
-	for i := range len(path) {
-		switch path[i] {
-		case '*', '?', '[', '\\':
-			b = append(b, '\\')
-		}
-		b = append(b, path[i])
-	}
-	return string(b)
-}
-
-func ignore(err, ignored error) error {
-	if errors.Is(err, ignored) {
-		return nil
-	}
-	return err
 }

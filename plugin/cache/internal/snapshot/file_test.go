@@ -12,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 func noPause() error { return nil }
@@ -128,29 +127,6 @@ func wantFiles(t *testing.T, folder string, want ...string) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("files %q, want %q", got, want)
-	}
-}
-
-// TestCheck has temporary files of processes that have ended, and of one that is writing.
-func TestCheck(t *testing.T) {
-	folder := t.TempDir()
-	path := filepath.Join(folder, "a[b]")
-	old := time.Now().Add(-2 * leftover)
-	for _, name := range []string{"a[b].1.tmp", "a[b].2.tmp", "ab.3.tmp", "a[b]"} {
-		name = filepath.Join(folder, name)
-		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Chtimes(name, old, old)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Chtimes(filepath.Join(folder, "a[b].2.tmp"), time.Time{}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	if err := Check(path); err != nil {
-		t.Error(err)
-	}
-	wantFiles(t, folder, "a[b]", "a[b].2.tmp", "ab.3.tmp")
-	if err := Check(filepath.Join(folder, "none", "file")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without a folder: error %v", err)
 	}
 }
 
