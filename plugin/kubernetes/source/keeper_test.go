@@ -305,9 +305,10 @@ func TestWriteFails(t *testing.T) {
 func TestKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records")
 	keep := Keep{Snapshot: Snapshot{Path: path, Interval: time.Second, MaxAge: time.Hour}, Options: "topology"}
-	first := &identifiedSource{status: synced(), cluster: ownCluster}
+	first := &identifiedSource{status: []Status{{Resource: Services}}, cluster: ownCluster}
 	h := Open("first", first, keep)
 	h.Index().ReplaceServices([]*index.Service{webService("10.0.0.1")})
+	first.set(ownCluster, synced()...)
 	await(t, "the file", func() bool { _, err := os.Stat(path); return err == nil })
 	if h.Restore() {
 		t.Error("restored although the source has been read")
