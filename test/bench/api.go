@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/nearside-dns/nearside/test/bench/child"
 	"github.com/nearside-dns/nearside/test/bench/generated"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
@@ -110,13 +111,13 @@ func loadCluster(api *kubeapi.Server, cluster generated.Cluster, pods bool) erro
 
 // startAPI starts an API server with a cluster in a process of its own, and
 // returns its URL.
-func (b *bench) startAPI(ctx context.Context, cluster generated.Cluster, pods bool) (p *process, url string, err error) {
+func (b *bench) startAPI(ctx context.Context, cluster generated.Cluster, pods bool) (p *child.Process, url string, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, "", err
 	}
-	port := strconv.Itoa(freePort())
-	job := apiJob{Folder: filepath.Join(b.folder, "api-"+port), Address: net.JoinHostPort("127.0.0.1", port), Cluster: cluster, Pods: pods, Writes: addressAt(freePort())}
+	port := strconv.Itoa(child.FreePort())
+	job := apiJob{Folder: filepath.Join(b.folder, "api-"+port), Address: net.JoinHostPort("127.0.0.1", port), Cluster: cluster, Pods: pods, Writes: addressAt(child.FreePort())}
 	if err := os.Mkdir(job.Folder, 0o700); err != nil {
 		return nil, "", err
 	}
@@ -124,11 +125,11 @@ func (b *bench) startAPI(ctx context.Context, cluster generated.Cluster, pods bo
 	if err != nil {
 		return nil, "", err
 	}
-	if p, err = launch(ctx, loadCore, b.folder, "api-"+port, self, apiMode, string(argument)); err != nil {
+	if p, err = child.Start(ctx, child.LoadCore, b.folder, "api-"+port, self, apiMode, string(argument)); err != nil {
 		return nil, "", err
 	}
-	err = await(ctx, 5*time.Minute, "the API server", func() bool {
-		text, err := os.ReadFile(p.logs)
+	err = child.Await(ctx, 5*time.Minute, "the API server", func() bool {
+		text, err := os.ReadFile(p.Logs)
 		return err == nil && strings.Contains(string(text), "serving")
 	})
 	b.writes = "http://" + job.Writes

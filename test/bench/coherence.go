@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // The figures of the setups in the part coherence.
@@ -113,7 +115,7 @@ func (b *bench) measureReach(ctx context.Context, s *searchServers, names []pack
 		if err != nil {
 			return err
 		}
-		share := 100 * done.queries.cluster / float64(done.completed)
+		share := 100 * done.queries.cluster / float64(done.Completed)
 		fmt.Fprintf(os.Stderr, "%s: %.2f of a hundred queries reach cluster DNS\n", s.name, share)
 		b.results.add(coherenceReach, s.name, share)
 		return nil
@@ -139,13 +141,13 @@ func (b *bench) measureChanges(ctx context.Context, s *searchServers) error {
 	} {
 		slices.Sort(kind.times.All)
 		slices.Sort(kind.times.Program)
-		p50, p99 := percentile(kind.times.All, 50), percentile(kind.times.All, 99)
+		p50, p99 := dnsperf.Percentile(kind.times.All, 50), dnsperf.Percentile(kind.times.All, 99)
 		b.results.add(kind.p50, s.name, p50)
 		b.results.add(kind.p99, s.name, p99)
-		b.results.add(kind.node, s.name, percentile(kind.times.Program, 99))
+		b.results.add(kind.node, s.name, dnsperf.Percentile(kind.times.Program, 99))
 		slices.Sort(kind.times.Written)
 		fmt.Fprintf(os.Stderr, "%s: %.2f ms, %s: %.2f ms, of it the write to the API server, p99: %.2f ms; slowest: written %s, first answer %s, last %s\n",
-			kind.p50, p50, kind.p99, p99, percentile(kind.times.Written, 99), kind.times.Slowest.Written, kind.times.Slowest.First, kind.times.Slowest.Last)
+			kind.p50, p50, kind.p99, p99, dnsperf.Percentile(kind.times.Written, 99), kind.times.Slowest.Written, kind.times.Slowest.First, kind.times.Slowest.Last)
 	}
 	return nil
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // coherenceMode is the argument that makes this program the simulated node caches; the next one is a coherenceJob.
@@ -89,7 +91,7 @@ func runNodeCaches(ctx context.Context, job coherenceJob) (done coherenceDone, e
 	if err != nil {
 		return done, err
 	}
-	out, err := exec.CommandContext(ctx, "taskset", "-c", loadCore, self, coherenceMode, string(argument)).Output()
+	out, err := exec.CommandContext(ctx, "taskset", "-c", child.LoadCore, self, coherenceMode, string(argument)).Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return done, errors.New(strings.TrimSpace(string(exit.Stderr)))
 	}

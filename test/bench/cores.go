@@ -6,12 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // The part cores compares a server on one core with the same server on two. The load and the upstream server use the same
 // two cores, so the measure is not the number of answers per second, but of answers per second of CPU time. As in the part
 // hits, the load is as fast as the answers: at a fixed rate, the cost of wake-ups hides that of contention.
-const allCores = serverCore + "," + loadCore
+const allCores = child.ServerCore + "," + child.LoadCore
 
 // The kinds of queries of the part cores.
 const (
@@ -77,8 +80,8 @@ func (b *bench) measureCores(ctx context.Context) error {
 
 // coresGenerator is dnsperf on both cores. The kernel distributes its sockets among those of the server: evenly, if they
 // are many.
-func (b *bench) coresGenerator(s *server, kind string) generator {
-	return generator{path: b.dnsperf.path, cores: allCores, queue: fmt.Sprint(s.procs * coresInFlight[kind]), sockets: "64"}
+func (b *bench) coresGenerator(s *server, kind string) dnsperf.Generator {
+	return dnsperf.Generator{Path: b.dnsperf.Path, Cores: allCores, Queue: fmt.Sprint(s.procs * coresInFlight[kind]), Sockets: "64"}
 }
 
 // coresInFlight is the number of queries in flight for each core of the server, by kind. That of misses is so high that
@@ -102,27 +105,27 @@ func (b *bench) measureCoresOf(ctx context.Context, s *server, names *load, roun
 
 // timeCores records the CPU time per query.
 func (b *bench) timeCores(ctx context.Context, s *server, kind string, l *load, times int) error {
-	before, err := s.cpu()
+	before, err := s.CPU()
 	if err != nil {
 		return err
 	}
-	counted, err := b.coresGenerator(s, kind).run(ctx, s.port, l, "-n", fmt.Sprint(times), "-l", longest)
+	counted, err := b.coresGenerator(s, kind).Run(ctx, s.port, l.dnsperf(), "-n", fmt.Sprint(times), "-l", dnsperf.Longest)
 	if err == nil {
-		err = counted.judgeAnswered(l.rcode, times*len(l.packets))
+		err = counted.JudgeAnswered(l.rcode, times*len(l.packets))
 	}
 	if err != nil {
 		return err
 	}
-	after, err := s.cpu()
+	after, err := s.CPU()
 	if err != nil {
 		return err
 	}
-	each := float64((after - before).Nanoseconds()) / 1000 / float64(counted.completed)
-	fmt.Fprintf(os.Stderr, "%s on %d cores, %s: %.2f us, %.0f/s\n", s.name, s.procs, kind, each, counted.rate)
+	each := float64((after - before).Nanoseconds()) / 1000 / float64(counted.Completed)
+	fmt.Fprintf(os.Stderr, "%s on %d cores, %s: %.2f us, %.0f/s\n", s.name, s.procs, kind, each, counted.Rate)
 	b.results.add(coresRow(kind, s.procs), s.name, each)
-	b.results.add(coresReached(kind, s.procs), s.name, counted.rate)
-	if counted.lost > 0 {
-		b.lost = append(b.lost, fmt.Sprintf("%s on %d cores, %s: %d of %d", s.name, s.procs, kind, counted.lost, counted.sent))
+	b.results.add(coresReached(kind, s.procs), s.name, counted.Rate)
+	if counted.Lost > 0 {
+		b.lost = append(b.lost, fmt.Sprintf("%s on %d cores, %s: %d of %d", s.name, s.procs, kind, counted.Lost, counted.Sent))
 	}
 	return nil
 }
@@ -162,7 +165,7 @@ func (b *bench) buildProfiling(ctx context.Context) (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(b.folder, "nodecache-profiling")
-	return path, buildProgram(ctx, path, "./cmd/nodecache", "-overlay", overlay)
+	return path, child.Build(ctx, path, "./cmd/nodecache", "-overlay", overlay)
 }
 
 // profileCores writes profiles of the waits of nodecache on two cores: for mutexes, and of goroutines in general.
@@ -199,7 +202,7 @@ func (b *bench) profileWaits(ctx context.Context, kind string, names *load) erro
 			return err
 		}
 	}
-	if _, err := b.coresGenerator(s, kind).run(ctx, s.port, l, "-n", fmt.Sprint(max(1, b.hits/len(l.packets))), "-l", fmt.Sprint(profileSeconds)); err != nil {
+	if _, err := b.coresGenerator(s, kind).Run(ctx, s.port, l.dnsperf(), "-n", fmt.Sprint(max(1, b.hits/len(l.packets))), "-l", fmt.Sprint(profileSeconds)); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(b.profile, 0o755); err != nil {

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // echoVariable has a second process of the test serve the address in it: in the system calls of the echo server, the Go runtime
@@ -19,7 +21,7 @@ func TestEcho(t *testing.T) {
 	if address := os.Getenv(echoVariable); address != "" {
 		t.Fatal(echo(address))
 	}
-	address := fmt.Sprintf("127.0.0.1:%d", freePort())
+	address := fmt.Sprintf("127.0.0.1:%d", child.FreePort())
 	server := exec.Command(os.Args[0], "-test.run=^TestEcho$")
 	server.Env = append(os.Environ(), echoVariable+"="+address)
 	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -35,7 +37,7 @@ func TestEcho(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if err := await(t.Context(), 10*time.Second, "echo", func() bool {
+	if err := child.Await(t.Context(), 10*time.Second, "echo", func() bool {
 		_, err := exchange(conn.(*net.UDPConn), []byte{1, 2, 3}, make([]byte, 4096))
 		return err == nil // connection refused, until it listens
 	}); err != nil {

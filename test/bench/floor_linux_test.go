@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // TestFloor checks that each connection gets a heartbeat in each interval.
 func TestFloor(t *testing.T) {
-	port := freePort()
+	port := child.FreePort()
 	var f floor
 	if err := f.listen(netip.MustParseAddrPort(addressAt(port))); err != nil {
 		t.Fatal(err)

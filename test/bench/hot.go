@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // hotCorefile is a cache for an hour, so that names remain in it for a whole run. Arguments: the DNS port, the port of the
@@ -36,7 +38,7 @@ var hotServers = []cache{
 
 // hotConf is hotCorefile, with the zone of the dead upstream server if there is one.
 func (b *bench) hotConf(s *server) string {
-	return fmt.Sprintf(hotCorefile, s.port, s.upstream, freePort(), b.profiled(s)) + b.dead.block(s.port)
+	return fmt.Sprintf(hotCorefile, s.port, s.upstream, child.FreePort(), b.profiled(s)) + b.dead.block(s.port)
 }
 
 func (b *bench) startNodeCacheHot(ctx context.Context, s *server) error {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // The servers of the part kernel, beside those of other parts. The last three are programs in the kernel, at the same place as
@@ -204,5 +206,5 @@ func microseconds(d time.Duration, n int) float64 {
 
 // microPercentile returns the latency, in microseconds, that a share of at least one answer did not exceed.
 func microPercentile(sorted []time.Duration, perCent int) float64 {
-	return 1000 * percentile(sorted, perCent)
+	return 1000 * dnsperf.Percentile(sorted, perCent)
 }

@@ -20,6 +20,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // podMode is the argument that makes this program a client in a pod; the next one is a podJob.
@@ -248,7 +251,7 @@ func (p *podClient) ask(s *podSocket, packet int) ([]byte, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("no answer to %q: %w", p.packets[packet].bytes, errLost)
+	return nil, fmt.Errorf("no answer to %q: %w", p.packets[packet].bytes, dnsperf.ErrLost)
 }
 
 // ttlEnd is the end of the TTL of an answer with an IPv4 address, from its own end.
@@ -391,11 +394,11 @@ type usage struct {
 }
 
 func (p *podClient) usage() (u usage, err error) {
-	if u.client, err = (&process{pid: os.Getpid()}).cpu(); err != nil {
+	if u.client, err = (&child.Process{PID: os.Getpid()}).CPU(); err != nil {
 		return u, err
 	}
 	for _, pid := range p.PIDs {
-		spent, err := (&process{pid: pid}).cpu()
+		spent, err := (&child.Process{PID: pid}).CPU()
 		if err != nil {
 			return u, err
 		}
@@ -434,7 +437,7 @@ func softTime() (sum time.Duration, err error) {
 		if _, err := fmt.Sscanf(name, "/proc/%d/comm", &pid); err != nil {
 			return 0, err
 		}
-		spent, err := (&process{pid: pid}).cpu()
+		spent, err := (&child.Process{PID: pid}).CPU()
 		if err != nil {
 			return 0, err
 		}

@@ -7,6 +7,9 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // measureKernel measures the answers to a pod: at the rate that all servers sustain, then one query at a time. After the rounds
@@ -96,20 +99,20 @@ func (b *bench) measurePod(ctx context.Context, s *podServer, l podLine) (row *p
 		}
 		fmt.Fprintf(os.Stderr, "%s: again: %v\n", l.name, err)
 	}
-	b.lost = append(b.lost, fmt.Sprintf("%s: more than %d of a thousand in each of %d attempts", l.name, perMille, tries))
+	b.lost = append(b.lost, fmt.Sprintf("%s: more than %d of a thousand in each of %d attempts", l.name, dnsperf.PerMille, tries))
 	return nil, nil
 }
 
 // judgePod returns an error if too many queries were lost, or if the client had no time to send them at the rate. The report
 // notes a rate that was not reached after the last attempt.
 func (b *bench) judgePod(l podLine, done podDone, try int) error {
-	if l.answers != answersNone && done.lost()*1000 > done.Sent*perMille {
-		return fmt.Errorf("%d of %d: %w", done.lost(), done.Sent, errLost)
+	if l.answers != answersNone && done.lost()*1000 > done.Sent*dnsperf.PerMille {
+		return fmt.Errorf("%d of %d: %w", done.lost(), done.Sent, dnsperf.ErrLost)
 	}
 	if done.Rate >= 0.95*kernelRate {
 		return nil
 	}
-	err := fmt.Errorf("%.0f queries per second, want %d: %w", done.Rate, kernelRate, errRate)
+	err := fmt.Errorf("%.0f queries per second, want %d: %w", done.Rate, kernelRate, dnsperf.ErrRate)
 	if try < rateTries-1 {
 		return err
 	}
@@ -184,7 +187,7 @@ func (b *bench) quiet(ctx context.Context, tries int) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if err := pause(ctx, quietTime); err != nil {
+		if err := child.Pause(ctx, quietTime); err != nil {
 			return false, err
 		}
 		after, own, err := b.usedBeside()
@@ -204,12 +207,12 @@ func (b *bench) quiet(ctx context.Context, tries int) (bool, error) {
 func (b *bench) usedBeside() (m machineTime, own time.Duration, err error) {
 	all := slices.Clone(b.upstreams)
 	for _, s := range b.pods {
-		if s.process != nil {
-			all = append(all, s.process)
+		if s.Process != nil {
+			all = append(all, s.Process)
 		}
 	}
 	for _, p := range all {
-		spent, err := p.cpu()
+		spent, err := p.CPU()
 		if err != nil {
 			return m, 0, err
 		}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // requirePods skips a test that needs root and nft.
@@ -120,8 +122,8 @@ func TestPodServer(t *testing.T) {
 			switch {
 			case c.fails && err == nil:
 				t.Errorf("no error: %+v", done)
-			case c.answer == nil && !errors.Is(err, errLost):
-				t.Errorf("error %v, want %v", err, errLost)
+			case c.answer == nil && !errors.Is(err, dnsperf.ErrLost):
+				t.Errorf("error %v, want %v", err, dnsperf.ErrLost)
 			case !c.fails && (err != nil || done.Answered != 100 || len(done.Latencies) != 20 || done.Rate <= 0):
 				t.Errorf("%v, %+v", err, done)
 			}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/cilium/ebpf/asm"
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // kernelCorefile is that of a node cache on a node, with a cache for an hour, so that names remain in it for a whole run.
@@ -135,7 +137,7 @@ func (b *bench) startPodDNSdist(ctx context.Context, s *server) error {
 	if err != nil {
 		return err
 	}
-	b.note(version(path, "--version"))
+	b.note(child.Version(path, "--version"))
 	conf := fmt.Sprintf(dnsdistConf, 53, s.upstream, "started.example.com.") + dnsdistPods
 	return b.run(ctx, s, path, conf, "--supervised", "--disable-syslog", "-C")
 }
@@ -145,7 +147,7 @@ func (b *bench) startPodEcho(ctx context.Context, s *server) error {
 	if err != nil {
 		return err
 	}
-	s.process, err = launch(ctx, serverCore, b.folder, nameEcho+"-pods", self, echoMode, localAddress.String())
+	s.Process, err = child.Start(ctx, child.ServerCore, b.folder, nameEcho+"-pods", self, echoMode, localAddress.String())
 	return err
 }
 
@@ -182,8 +184,8 @@ func (b *bench) stopKernel() {
 }
 
 func (s *podServer) stop() (err error) {
-	if s.process != nil {
-		s.process.stop()
+	if s.Process != nil {
+		s.Process.Stop()
 	}
 	if s.program != nil {
 		err = s.program.close()
@@ -211,7 +213,7 @@ func (b *bench) startPods(ctx context.Context, s *podServer, setup podSetup) (er
 	}
 	s.reader = s.network.node.client()
 	err = s.network.node.do(func() (err error) {
-		if s.port = freePort(); setup.name != nameEcho { // of the names of files
+		if s.port = child.FreePort(); setup.name != nameEcho { // of the names of files
 			if s.upstream, err = b.startUpstream(ctx); err != nil {
 				return err
 			}
@@ -223,7 +225,7 @@ func (b *bench) startPods(ctx context.Context, s *podServer, setup podSetup) (er
 	}
 	for _, l := range s.lines {
 		what := "an answer from " + l.address.String()
-		if err := await(ctx, startWait, what, func() bool { return s.answers(l) }); err != nil {
+		if err := child.Await(ctx, startWait, what, func() bool { return s.answers(l) }); err != nil {
 			return err
 		}
 	}
@@ -236,7 +238,7 @@ func (s *podServer) awaitLeases(ctx context.Context) error {
 	if !s.local {
 		return nil
 	}
-	return await(ctx, leaseWait, "the leases", func() bool {
+	return child.Await(ctx, leaseWait, "the leases", func() bool {
 		held, err := s.sample(leaseMetric)
 		return err == nil && held == 2
 	})
@@ -263,8 +265,8 @@ func (b *bench) askFromPod(ctx context.Context, s *podServer, job podJob) (done 
 	if err != nil {
 		return done, err
 	}
-	if s.process != nil {
-		job.PIDs = []int{s.pid}
+	if s.Process != nil {
+		job.PIDs = []int{s.PID}
 	}
 	job.Folder = b.folder
 	argument, err := json.Marshal(job)
@@ -272,7 +274,7 @@ func (b *bench) askFromPod(ctx context.Context, s *podServer, job podJob) (done 
 		return done, err
 	}
 	var out, complaints bytes.Buffer
-	args := prior(ctx, "taskset", "-c", loadCore, self, podMode, string(argument))
+	args := prior(ctx, "taskset", "-c", child.LoadCore, self, podMode, string(argument))
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...) // #nosec G204
 	cmd.Stdout, cmd.Stderr = &out, &complaints
 	if err := s.network.pod.do(cmd.Start); err != nil {

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // kubeadmCorefile is kubeadm's Corefile, on loopback. Arguments: the DNS port, the ports of health, ready and
@@ -36,12 +38,12 @@ const kubeadmCorefile = `.:%d {
 
 // startStock starts the cluster DNS servers with kubeadm's Corefile. No query reaches the upstream, which echoes.
 func (b *bench) startStock(ctx context.Context, w world) (err error) {
-	outside := freePort()
-	if b.outside, err = b.launchEcho(ctx, loadCore, outside); err != nil {
+	outside := child.FreePort()
+	if b.outside, err = b.launchEcho(ctx, child.LoadCore, outside); err != nil {
 		return err
 	}
 	return b.startBeside(ctx, w, func(s *server) string {
-		return w.corefile(fmt.Sprintf(kubeadmCorefile, s.port, freePort(), freePort(), freePort(), w.url, outside, b.profiled(s)))
+		return w.corefile(fmt.Sprintf(kubeadmCorefile, s.port, child.FreePort(), child.FreePort(), child.FreePort(), w.url, outside, b.profiled(s)))
 	})
 }
 

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // results are the figures of each round: by name, then by server.
@@ -150,7 +153,7 @@ var errSlow = errors.New("cached answers expired")
 
 // again reports whether a measurement does not count because of an event that may not happen again.
 func again(err error) bool {
-	return errors.Is(err, errLost) || errors.Is(err, errSlow) || errors.Is(err, errRate)
+	return errors.Is(err, dnsperf.ErrLost) || errors.Is(err, errSlow) || errors.Is(err, dnsperf.ErrRate)
 }
 
 // rateTries is the number of attempts to reach a rate. On a busy machine no attempt may succeed.
@@ -158,8 +161,8 @@ const rateTries = 3
 
 // reached returns an error if a measurement has to be repeated, as its rate was not reached. The report notes it if that is
 // the last attempt.
-func (b *bench) reached(counted statistics, rate, try int, what string) error {
-	err := counted.judgeRate(rate)
+func (b *bench) reached(counted dnsperf.Statistics, rate, try int, what string) error {
+	err := counted.JudgeRate(rate)
 	if err == nil || try < rateTries-1 {
 		return err
 	}
@@ -196,9 +199,9 @@ func (b *bench) measureCPU(ctx context.Context, s *server, l *load, queries int)
 			return err
 		}
 		b.results.add(l.what, s.name, each)
-		fmt.Fprintf(os.Stderr, "%s, %s: %.2f us, %.0f/s\n", s.name, l.what, each, counted.rate)
-		if counted.lost > 0 {
-			b.lost = append(b.lost, fmt.Sprintf("%s, %s: %d of %d", s.name, l.what, counted.lost, counted.sent))
+		fmt.Fprintf(os.Stderr, "%s, %s: %.2f us, %.0f/s\n", s.name, l.what, each, counted.Rate)
+		if counted.Lost > 0 {
+			b.lost = append(b.lost, fmt.Sprintf("%s, %s: %d of %d", s.name, l.what, counted.Lost, counted.Sent))
 		}
 		return nil
 	}
@@ -206,24 +209,24 @@ func (b *bench) measureCPU(ctx context.Context, s *server, l *load, queries int)
 }
 
 // timeOne returns the CPU time of each query, in microseconds.
-func (b *bench) timeOne(ctx context.Context, s *server, l *load, queries int) (each float64, counted statistics, err error) {
-	before, err := s.cpu()
+func (b *bench) timeOne(ctx context.Context, s *server, l *load, queries int) (each float64, counted dnsperf.Statistics, err error) {
+	before, err := s.CPU()
 	if err != nil {
 		return 0, counted, err
 	}
 	if counted, err = b.ask(ctx, s.port, l, (queries+len(l.packets)-1)/len(l.packets)); err != nil {
 		return 0, counted, err
 	}
-	after, err := s.cpu()
-	return float64((after - before).Nanoseconds()) / 1000 / float64(counted.completed), counted, err
+	after, err := s.CPU()
+	return float64((after - before).Nanoseconds()) / 1000 / float64(counted.Completed), counted, err
 }
 
 // ask sends every question of a load a number of times, by the client for that load.
-func (b *bench) ask(ctx context.Context, port int, l *load, times int) (statistics, error) {
+func (b *bench) ask(ctx context.Context, port int, l *load, times int) (dnsperf.Statistics, error) {
 	if l.pipes.Connections > 0 {
 		return askTCP(ctx, port, l, times)
 	}
-	return b.dnsperf.ask(ctx, port, l, times)
+	return b.dnsperf.Ask(ctx, port, l.dnsperf(), times)
 }
 
 // askFor sends the questions of a load for a number of seconds, by the client for that load.
@@ -231,7 +234,8 @@ func (b *bench) askFor(ctx context.Context, port int, l *load, seconds int) erro
 	if l.pipes.Connections > 0 {
 		return askTCPFor(ctx, port, l, seconds)
 	}
-	return b.dnsperf.askFor(ctx, port, l, seconds)
+	_, err := b.dnsperf.AskFor(ctx, port, l.dnsperf(), seconds)
+	return err
 }
 
 // The minimum TTL of cached answers at the start of a measurement, and the highest such limit: warm sends the questions
@@ -250,7 +254,7 @@ func (b *bench) warm(ctx context.Context, s *server, l *load, wanted time.Durati
 	atOnce := *l
 	atOnce.rate = 0
 	for range tries {
-		if _, err := b.dnsperf.ask(ctx, s.port, &atOnce, 1); err != nil && !errors.Is(err, errLost) {
+		if _, err := b.dnsperf.Ask(ctx, s.port, atOnce.dnsperf(), 1); err != nil && !errors.Is(err, dnsperf.ErrLost) {
 			return 0, err
 		}
 		seconds, err := check(ctx, s, l)
@@ -258,7 +262,7 @@ func (b *bench) warm(ctx context.Context, s *server, l *load, wanted time.Durati
 		if err != nil || !l.cached || ttl >= wanted {
 			return ttl, err
 		}
-		if err := pause(ctx, ttl+2*time.Second); err != nil {
+		if err := child.Pause(ctx, ttl+2*time.Second); err != nil {
 			return 0, err
 		}
 	}
@@ -267,7 +271,7 @@ func (b *bench) warm(ctx context.Context, s *server, l *load, wanted time.Durati
 
 // memoryAtRest is memoryOf for servers that have just been started.
 func (b *bench) memoryAtRest(ctx context.Context, servers []*server, when string) error {
-	if err := pause(ctx, settle/4); err != nil {
+	if err := child.Pause(ctx, settle/4); err != nil {
 		return err
 	}
 	return b.memoryOf(servers, when)
@@ -275,7 +279,7 @@ func (b *bench) memoryAtRest(ctx context.Context, servers []*server, when string
 
 func (b *bench) memoryOf(servers []*server, when string) error {
 	for _, s := range servers {
-		now, peak, err := s.memory()
+		now, peak, err := s.Memory()
 		if err != nil {
 			return err
 		}
@@ -291,7 +295,7 @@ func (b *bench) measureRelist(ctx context.Context) error {
 	if err := b.relist(); err != nil {
 		return err
 	}
-	if err := pause(ctx, settle); err != nil {
+	if err := child.Pause(ctx, settle); err != nil {
 		return err
 	}
 	return b.memoryOf(b.servers, memoryRelist)

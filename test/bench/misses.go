@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // missRate is the number of queries per second.
@@ -58,11 +61,11 @@ var missServers = []cache{
 }
 
 func (b *bench) startNodeCacheMisses(ctx context.Context, s *server) error {
-	return b.run(ctx, s, b.nodecache, fmt.Sprintf(missCorefile, s.port, s.upstream, freePort(), b.profiled(s)), "-conf")
+	return b.run(ctx, s, b.nodecache, fmt.Sprintf(missCorefile, s.port, s.upstream, child.FreePort(), b.profiled(s)), "-conf")
 }
 
 func (b *bench) startCoreDNSMisses(ctx context.Context, s *server) error {
-	return b.run(ctx, s, b.coredns, fmt.Sprintf(missCorefile, s.port, s.upstream, freePort(), ""), "-conf")
+	return b.run(ctx, s, b.coredns, fmt.Sprintf(missCorefile, s.port, s.upstream, child.FreePort(), ""), "-conf")
 }
 
 func (b *bench) startUnboundMisses(ctx context.Context, s *server) error {
@@ -79,13 +82,13 @@ func (b *bench) startForwarders(ctx context.Context, all []cache) error {
 		if c.name == nameCoreDNS && b.coredns == "" {
 			continue // which find has noted
 		}
-		s := &server{name: c.name, port: freePort()}
+		s := &server{name: c.name, port: child.FreePort()}
 		var err error
 		if s.upstream, err = b.startUpstream(ctx); err != nil {
 			return err
 		}
 		if err = c.start(b, ctx, s); err == nil {
-			err = await(ctx, 10*time.Second, "an answer", func() bool { return answers(s.port, "started.example.com.") })
+			err = child.Await(ctx, 10*time.Second, "an answer", func() bool { return answers(s.port, "started.example.com.") })
 		}
 		switch {
 		case err == nil:
@@ -102,7 +105,7 @@ func (b *bench) startForwarders(ctx context.Context, all []cache) error {
 
 func (b *bench) stopForwarders() {
 	for _, s := range b.forwarders {
-		s.stop()
+		s.Stop()
 	}
 	b.forwarders = nil
 	b.stopUpstreams()
@@ -136,7 +139,7 @@ func (b *bench) measureMisses(ctx context.Context) error {
 
 // missesAtRest measures the memory of servers without queries.
 func (b *bench) missesAtRest(ctx context.Context) error {
-	if err := pause(ctx, settle/4); err != nil {
+	if err := child.Pause(ctx, settle/4); err != nil {
 		return err
 	}
 	for _, s := range b.forwarders {
@@ -153,7 +156,7 @@ func (b *bench) missesAtRest(ctx context.Context) error {
 func (b *bench) measureMiss(ctx context.Context, s *server, round int) error {
 	for try := range tries {
 		err := b.tryMiss(ctx, s, fmt.Sprintf("round%d-%d", round, try))
-		if !errors.Is(err, errCode) {
+		if !errors.Is(err, dnsperf.ErrCode) {
 			return err
 		}
 		fmt.Fprintf(os.Stderr, "%s, misses: again: %v\n", s.name, err)
@@ -180,18 +183,18 @@ func (b *bench) tryMiss(ctx context.Context, s *server, tag string) error {
 	if _, err := askCounts(s.upstream, nameReset); err != nil {
 		return err
 	}
-	before, err := s.cpu()
+	before, err := s.CPU()
 	if err != nil {
 		return err
 	}
-	counted, latencies, err := b.dnsperf.askAtRate(ctx, s.port, l, missRate)
+	counted, latencies, err := b.dnsperf.AskAtRate(ctx, s.port, l.dnsperf(), missRate)
 	if err == nil {
-		err = counted.judgeAnswered(l.rcode, len(l.packets))
+		err = counted.JudgeAnswered(l.rcode, len(l.packets))
 	}
 	if err != nil {
 		return err
 	}
-	after, err := s.cpu()
+	after, err := s.CPU()
 	if err != nil {
 		return err
 	}
@@ -211,36 +214,36 @@ func (b *bench) warmMiss(ctx context.Context, s *server, tag string) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = b.dnsperf.askAtRate(ctx, s.port, warm, missRate)
+	_, _, err = b.dnsperf.AskAtRate(ctx, s.port, warm.dnsperf(), missRate)
 	return err
 }
 
 // addMiss records the figures of one measurement.
-func (b *bench) addMiss(s *server, cpu time.Duration, counted statistics, latencies []time.Duration) error {
+func (b *bench) addMiss(s *server, cpu time.Duration, counted dnsperf.Statistics, latencies []time.Duration) error {
 	upstream, err := askCounts(s.upstream, nameCounts)
 	if err != nil {
 		return err
 	}
-	if upstream.queries < counted.completed {
-		return fmt.Errorf("%d answers, but %d queries upstream: not all were misses", counted.completed, upstream.queries)
+	if upstream.queries < counted.Completed {
+		return fmt.Errorf("%d answers, but %d queries upstream: not all were misses", counted.Completed, upstream.queries)
 	}
 	growth, err := s.growth()
 	if err != nil {
 		return err
 	}
-	each := float64(cpu.Nanoseconds()) / 1000 / float64(counted.completed)
-	p50, p99 := percentile(latencies, 50), percentile(latencies, 99)
+	each := float64(cpu.Nanoseconds()) / 1000 / float64(counted.Completed)
+	p50, p99 := dnsperf.Percentile(latencies, 50), dnsperf.Percentile(latencies, 99)
 	fmt.Fprintf(os.Stderr, "%s, misses: %.2f us, p50 %.2f ms, p99 %.2f ms, %.0f/s, lost %d; upstream: %s\n",
-		s.name, each, p50, p99, counted.rate, counted.lost, upstream)
+		s.name, each, p50, p99, counted.Rate, counted.Lost, upstream)
 	for what, v := range map[string]float64{
 		missCPU: each, missP50: p50, missP99: p99, missMax: float64(upstream.maxOpen), missEnd: float64(upstream.open),
-		missReached: counted.rate, missSent: float64(counted.sent), missLost: float64(counted.lost),
+		missReached: counted.Rate, missSent: float64(counted.Sent), missLost: float64(counted.Lost),
 		missGrowth: growth,
 	} {
 		b.results.add(what, s.name, v)
 	}
-	if counted.lost > 0 {
-		b.lost = append(b.lost, fmt.Sprintf("%s, misses: %d of %d", s.name, counted.lost, counted.sent))
+	if counted.Lost > 0 {
+		b.lost = append(b.lost, fmt.Sprintf("%s, misses: %d of %d", s.name, counted.Lost, counted.Sent))
 	}
 	return nil
 }
@@ -255,7 +258,7 @@ func (b *bench) profileMisses(ctx context.Context, s *server) error {
 		return err
 	}
 	return b.profileDuring(ctx, s, "misses", func() error {
-		_, _, err := b.dnsperf.askAtRate(ctx, s.port, l, missRate)
+		_, _, err := b.dnsperf.AskAtRate(ctx, s.port, l.dnsperf(), missRate)
 		return err
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // The figures of each setup in the part node. CPU time is divided by the number of queries of the pods.
@@ -108,7 +110,7 @@ func (b *bench) measureNodeSetup(ctx context.Context, s *searchServers, names []
 	for try := range tries {
 		done, err := b.tryNode(ctx, s, names, round*tries+uint64(try)) // #nosec G115 -- not negative
 		if err == nil {
-			err = b.reached(done.statistics, nodeRate(names), try, s.name+", node")
+			err = b.reached(done.Statistics, nodeRate(names), try, s.name+", node")
 		}
 		if err == nil {
 			b.addNode(s, done)
@@ -124,7 +126,7 @@ func (b *bench) measureNodeSetup(ctx context.Context, s *searchServers, names []
 
 // nodeDone is one measurement.
 type nodeDone struct {
-	statistics
+	dnsperf.Statistics
 	queries searchCounts
 	spent   searchTimes
 }
@@ -139,7 +141,7 @@ func (b *bench) tryNode(ctx context.Context, s *searchServers, names []packet, s
 	if err != nil {
 		return done, err
 	}
-	if _, err := b.dnsperf.ask(ctx, s.asked().port, warm, 1); err != nil {
+	if _, err := b.dnsperf.Ask(ctx, s.asked().port, warm.dnsperf(), 1); err != nil {
 		return done, err
 	}
 	queries, err := s.counted()
@@ -150,7 +152,7 @@ func (b *bench) tryNode(ctx context.Context, s *searchServers, names []packet, s
 	if err != nil {
 		return done, err
 	}
-	if done.statistics, err = b.dnsperf.ask(ctx, s.asked().port, measured, 1); err != nil {
+	if done.Statistics, err = b.dnsperf.Ask(ctx, s.asked().port, measured.dnsperf(), 1); err != nil {
 		return done, err
 	}
 	if done.spent, err = s.spent(); err != nil { // first, as counting takes time as well
@@ -163,17 +165,17 @@ func (b *bench) tryNode(ctx context.Context, s *searchServers, names []packet, s
 
 // addNode records the figures of one measurement.
 func (b *bench) addNode(s *searchServers, done nodeDone) {
-	each := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 / float64(done.completed) }
-	hits := 100 * (1 - done.queries.cluster/float64(done.completed))
+	each := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 / float64(done.Completed) }
+	hits := 100 * (1 - done.queries.cluster/float64(done.Completed))
 	for what, v := range map[string]float64{
 		nodeCPU: each(done.spent.cache + done.spent.cluster), nodeCacheCPU: each(done.spent.cache), nodeClusterCPU: each(done.spent.cluster),
-		nodeHits: hits, nodeReached: done.rate,
+		nodeHits: hits, nodeReached: done.Rate,
 	} {
 		b.results.add(what, s.name, v)
 	}
-	fmt.Fprintf(os.Stderr, "%s: %.2f us, %.0f %% hits, %.0f/s\n", s.name, each(done.spent.cache+done.spent.cluster), hits, done.rate)
-	if done.lost > 0 {
-		b.lost = append(b.lost, fmt.Sprintf("%s, node: %d of %d", s.name, done.lost, done.sent))
+	fmt.Fprintf(os.Stderr, "%s: %.2f us, %.0f %% hits, %.0f/s\n", s.name, each(done.spent.cache+done.spent.cluster), hits, done.Rate)
+	if done.Lost > 0 {
+		b.lost = append(b.lost, fmt.Sprintf("%s, node: %d of %d", s.name, done.Lost, done.Sent))
 	}
 }
 
@@ -187,7 +189,7 @@ func (b *bench) profileNode(ctx context.Context, s *searchServers, one *server, 
 		return err
 	}
 	return b.profileDuring(ctx, one, "node", func() error {
-		_, err := b.dnsperf.ask(ctx, s.asked().port, l, 1)
+		_, err := b.dnsperf.Ask(ctx, s.asked().port, l.dnsperf(), 1)
 		return err
 	})
 }

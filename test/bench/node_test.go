@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // TestNodeLoad: a cache with the TTL would answer two thirds of the queries at that rate.
@@ -62,7 +64,7 @@ func TestAddNode(t *testing.T) {
 	b := bench{results: results{}}
 	s := &searchServers{searchSetup: nodeSetups[0]}
 	b.addNode(s, nodeDone{
-		statistics: statistics{sent: 1001, completed: 1000, lost: 1, rate: 720},
+		Statistics: dnsperf.Statistics{Sent: 1001, Completed: 1000, Lost: 1, Rate: 720},
 		queries:    searchCounts{cluster: 250},
 		spent:      searchTimes{cache: 30 * time.Millisecond, cluster: 10 * time.Millisecond},
 	})

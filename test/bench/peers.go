@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // stockCorefile is that of node-local-dns, without health: two programs would share the port. Arguments: the DNS port,
@@ -103,11 +105,11 @@ func (b *bench) startCaches(ctx context.Context) error {
 		if !b.has(partHits) && c.name != nameNodeCache && c.name != nameCoreDNS {
 			continue // whose memory is not compared
 		}
-		s := &server{name: c.name, port: freePort()}
+		s := &server{name: c.name, port: child.FreePort()}
 		err := c.start(b, ctx, s)
 		if err == nil {
 			b.caches = append(b.caches, s)
-			err = await(ctx, 10*time.Second, "an answer", func() bool { return b.alive(s) })
+			err = child.Await(ctx, 10*time.Second, "an answer", func() bool { return b.alive(s) })
 		}
 		switch {
 		case err != nil && c.own:
@@ -122,9 +124,9 @@ func (b *bench) startCaches(ctx context.Context) error {
 
 // drop continues without a server.
 func (b *bench) drop(s *server, err error) {
-	if s.process != nil {
-		s.stop()
-		if text, readErr := os.ReadFile(s.logs); readErr == nil && len(text) > 0 {
+	if s.Process != nil {
+		s.Stop()
+		if text, readErr := os.ReadFile(s.Logs); readErr == nil && len(text) > 0 {
 			first, _, _ := strings.Cut(string(text), "\n")
 			err = fmt.Errorf("%w: %s", err, first)
 		}
@@ -145,11 +147,11 @@ func (b *bench) alive(s *server) bool {
 func (b *bench) upstream() int { return b.servers[0].port }
 
 func (b *bench) startNodeCache(ctx context.Context, s *server) error {
-	return b.run(ctx, s, b.nodecache, fmt.Sprintf(stockCorefile, s.port, freePort(), b.upstream(), b.profiled(s)), "-conf")
+	return b.run(ctx, s, b.nodecache, fmt.Sprintf(stockCorefile, s.port, child.FreePort(), b.upstream(), b.profiled(s)), "-conf")
 }
 
 func (b *bench) startCoreDNSCache(ctx context.Context, s *server) error {
-	return b.run(ctx, s, b.coredns, fmt.Sprintf(stockCorefile, s.port, freePort(), b.upstream(), ""), "-conf")
+	return b.run(ctx, s, b.coredns, fmt.Sprintf(stockCorefile, s.port, child.FreePort(), b.upstream(), ""), "-conf")
 }
 
 // unbound returns the path of Unbound. Debian's AppArmor profile lets the program of the installed path read
@@ -170,7 +172,7 @@ func (b *bench) unbound() (string, error) {
 	if err := os.WriteFile(path, text, 0o700); err != nil {
 		return "", err
 	}
-	b.note(version(path, "-V"))
+	b.note(child.Version(path, "-V"))
 	return path, nil
 }
 
@@ -187,22 +189,22 @@ func (b *bench) startDNSdist(ctx context.Context, s *server) error {
 	if err != nil {
 		return err
 	}
-	b.note(version(path, "--version"))
+	b.note(child.Version(path, "--version"))
 	conf := fmt.Sprintf(dnsdistConf, s.port, b.upstream(), serviceName(b.cluster.Service(0)))
 	return b.run(ctx, s, path, conf, "--supervised", "--disable-syslog", "-C")
 }
 
 func (b *bench) startEcho(ctx context.Context, s *server) (err error) {
-	s.process, err = b.launchEcho(ctx, serverCore, s.port)
+	s.Process, err = b.launchEcho(ctx, child.ServerCore, s.port)
 	return err
 }
 
-func (b *bench) launchEcho(ctx context.Context, core string, port int) (*process, error) {
+func (b *bench) launchEcho(ctx context.Context, core string, port int) (*child.Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return launch(ctx, core, b.folder, fmt.Sprintf("%s-%d", nameEcho, port), self, echoMode, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	return child.Start(ctx, core, b.folder, fmt.Sprintf("%s-%d", nameEcho, port), self, echoMode, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 }
 
 // echoMode is the argument that makes this program the echo server.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"unicode"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // profileSeconds is the length of a CPU profile.
@@ -20,7 +22,7 @@ func (b *bench) profiled(s *server) string {
 	if b.profile == "" || s.name == nameCoreDNS || s.name == nameClusterCoreDNS {
 		return ""
 	}
-	s.pprof = freePort()
+	s.pprof = child.FreePort()
 	return fmt.Sprintf("\n    pprof 127.0.0.1:%d%s", s.pprof, b.pprofOptions)
 }
 

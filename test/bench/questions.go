@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 	"github.com/nearside-dns/nearside/test/bench/generated"
 )
 
@@ -121,6 +122,15 @@ type load struct {
 	rcode   string    // of every answer, in dnsperf's notation
 	packets []packet
 	file    string // for dnsperf
+}
+
+// dnsperf returns the load for dnsperf.
+func (l *load) dnsperf() dnsperf.Load {
+	d := dnsperf.Load{File: l.file, Questions: len(l.packets), RCode: l.rcode, Rate: l.rate, EDNS: l.edns, TCP: l.tcp}
+	if l.option != nil {
+		d.Option = optionArgument(l.option)
+	}
+	return d
 }
 
 // drawn makes questions that are spread over the cluster, the same ones in each run.

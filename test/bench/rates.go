@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // hitRates are the numbers of cached answers per second. Each query comes alone, so that the work for a wake-up is that
@@ -43,15 +45,15 @@ func (b *bench) measureRatesOf(ctx context.Context, servers []*server, names *lo
 
 // measureIdle measures the CPU time of a server without queries, in milliseconds per second.
 func (b *bench) measureIdle(ctx context.Context, s *server) error {
-	before, err := s.cpu()
+	before, err := s.CPU()
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := pause(ctx, idleTime); err != nil {
+	if err := child.Pause(ctx, idleTime); err != nil {
 		return err
 	}
-	after, err := s.cpu()
+	after, err := s.CPU()
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 func TestJudgeRate(t *testing.T) {
@@ -21,8 +23,8 @@ func TestJudgeRate(t *testing.T) {
 		{"unknown after a loss", 1000, 400, 1, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := statistics{rate: c.reached, lost: c.lost}
-			if err := s.judgeRate(c.want); errors.Is(err, errRate) != c.slow {
+			s := dnsperf.Statistics{Rate: c.reached, Lost: c.lost}
+			if err := s.JudgeRate(c.want); errors.Is(err, dnsperf.ErrRate) != c.slow {
 				t.Errorf("error %v, want one: %v", err, c.slow)
 			}
 		})
@@ -46,15 +48,15 @@ func TestLonger(t *testing.T) {
 // TestReached: the report notes the last attempt.
 func TestReached(t *testing.T) {
 	var b bench
-	slow := statistics{rate: 900}
+	slow := dnsperf.Statistics{Rate: 900}
 	for try := range rateTries {
 		last := try == rateTries-1
 		err := b.reached(slow, 1000, try, "hits of a server")
-		if errors.Is(err, errRate) == last || (len(b.lost) == 1) != last {
+		if errors.Is(err, dnsperf.ErrRate) == last || (len(b.lost) == 1) != last {
 			t.Errorf("attempt %d: error %v, notes %q", try, err, b.lost)
 		}
 	}
-	if err := b.reached(statistics{rate: 1000}, 1000, 0, "hits of a server"); err != nil || len(b.lost) != 1 {
+	if err := b.reached(dnsperf.Statistics{Rate: 1000}, 1000, 0, "hits of a server"); err != nil || len(b.lost) != 1 {
 		t.Errorf("error %v, notes %q", err, b.lost)
 	}
 }

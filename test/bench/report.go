@@ -6,11 +6,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 func (b *bench) report(w io.Writer) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s. %s.\n\n", time.Now().UTC().Format("2006-01-02"), machine())
+	fmt.Fprintf(&text, "%s. %s.\n\n", time.Now().UTC().Format("2006-01-02"), child.Machine())
 	fmt.Fprintf(&text, "%s.\n\n", strings.Join(b.versions, "; "))
 	if b.needsCluster() {
 		fmt.Fprintf(&text, "%d services, %d endpoints, %d nodes. ", b.cluster.Services, b.cluster.Endpoints, b.cluster.Nodes)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // The figures of each setup. Counts and CPU time are divided by the number of look-ups.
@@ -52,7 +54,7 @@ func (b *bench) measureSearch(ctx context.Context) error {
 func (b *bench) measureSetup(ctx context.Context, s *searchServers, round int) error {
 	for try := range tries {
 		err := b.trySetup(ctx, s, round, try)
-		if !errors.Is(err, errLost) {
+		if !errors.Is(err, dnsperf.ErrLost) {
 			return err
 		}
 		fmt.Fprintf(os.Stderr, "%s: again: %v\n", s.name, err)
@@ -130,10 +132,10 @@ func (t searchTimes) minus(before searchTimes) searchTimes {
 }
 
 func (s *searchServers) spent() (t searchTimes, err error) {
-	if t.cluster, err = s.dns.cpu(); err != nil || s.cache == nil {
+	if t.cluster, err = s.dns.CPU(); err != nil || s.cache == nil {
 		return t, err
 	}
-	t.cache, err = s.cache.cpu()
+	t.cache, err = s.cache.CPU()
 	return t, err
 }
 
@@ -150,10 +152,10 @@ func (b *bench) addSearch(s *searchServers, done searchDone, queries searchCount
 	if s.cache != nil {
 		add(searchNodeCPU, microseconds(spent.cache))
 	}
-	add(externalP50, percentile(done.External.Latencies, 50))
-	add(externalP99, percentile(done.External.Latencies, 99))
-	add(clusterP50, percentile(done.Cluster.Latencies, 50))
-	add(clusterP99, percentile(done.Cluster.Latencies, 99))
+	add(externalP50, dnsperf.Percentile(done.External.Latencies, 50))
+	add(externalP99, dnsperf.Percentile(done.External.Latencies, 99))
+	add(clusterP50, dnsperf.Percentile(done.Cluster.Latencies, 50))
+	add(clusterP99, dnsperf.Percentile(done.Cluster.Latencies, 99))
 	add(searchReached, done.Rate)
 	if done.Failed > 0 {
 		b.lost = append(b.lost, fmt.Sprintf("%s: %d look-ups of %d, the first: %s", s.name, done.Failed, done.Failed+done.lookups(), done.Failure))

@@ -13,6 +13,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // podsMode is the argument of this program for the pods; the next one is a searchJob.
@@ -86,7 +89,7 @@ func (l *searchLoad) run(ctx context.Context, all []lookup) (searchDone, error) 
 	var wg sync.WaitGroup
 	began := time.Now()
 	for i := range all {
-		if err := pause(ctx, time.Until(began.Add(time.Duration(i)*l.interval))); err != nil {
+		if err := child.Pause(ctx, time.Until(began.Add(time.Duration(i)*l.interval))); err != nil {
 			break
 		}
 		free <- struct{}{}
@@ -144,7 +147,7 @@ func runPods(ctx context.Context, job searchJob) (done searchDone, err error) {
 	if err != nil {
 		return done, err
 	}
-	out, err := exec.CommandContext(ctx, "taskset", "-c", loadCore, self, podsMode, string(argument)).Output()
+	out, err := exec.CommandContext(ctx, "taskset", "-c", child.LoadCore, self, podsMode, string(argument)).Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return done, errors.New(strings.TrimSpace(string(exit.Stderr)))
 	}
@@ -156,8 +159,8 @@ func runPods(ctx context.Context, job searchJob) (done searchDone, err error) {
 
 // judge returns an error if too many look-ups failed for a valid measurement.
 func (d *searchDone) judge() error {
-	if len(d.External.Latencies) == 0 || len(d.Cluster.Latencies) == 0 || d.Failed*1000 > d.lookups()*perMille {
-		return fmt.Errorf("%d look-ups failed of %d, the first: %s: %w", d.Failed, d.Failed+d.lookups(), d.Failure, errLost)
+	if len(d.External.Latencies) == 0 || len(d.Cluster.Latencies) == 0 || d.Failed*1000 > d.lookups()*dnsperf.PerMille {
+		return fmt.Errorf("%d look-ups failed of %d, the first: %s: %w", d.Failed, d.Failed+d.lookups(), d.Failure, dnsperf.ErrLost)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -204,7 +205,7 @@ func TestSearchJudge(t *testing.T) {
 		{"cluster names alone", searchDone{Cluster: some(10)}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if err := c.done.judge(); errors.Is(err, errLost) != c.lost {
+			if err := c.done.judge(); errors.Is(err, dnsperf.ErrLost) != c.lost {
 				t.Errorf("error %v, lost: %v", err, c.lost)
 			}
 		})

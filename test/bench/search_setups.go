@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // searchSetup is the server of the pods: a node cache, or cluster DNS itself.
@@ -126,7 +128,7 @@ func (s *searchServers) asked() *server {
 
 // servers are the running ones.
 func (s *searchServers) servers() []*server {
-	return slices.DeleteFunc([]*server{s.cache, s.dns}, func(one *server) bool { return one == nil || one.process == nil })
+	return slices.DeleteFunc([]*server{s.cache, s.dns}, func(one *server) bool { return one == nil || one.Process == nil })
 }
 
 func (b *bench) binary(name string) string {
@@ -178,7 +180,7 @@ func (b *bench) startSetup(ctx context.Context, s *searchServers, api, resolvCon
 	if s.autopath {
 		external += podOf(0).searchList()[0]
 	}
-	return await(ctx, 10*time.Second, "answers", func() bool {
+	return child.Await(ctx, 10*time.Second, "answers", func() bool {
 		return answersFrom(podOf(0).address, s.asked().port, external) && answersFrom(podOf(0).address, s.asked().port, service)
 	})
 }
@@ -186,7 +188,7 @@ func (b *bench) startSetup(ctx context.Context, s *searchServers, api, resolvCon
 // startSearchCluster starts cluster DNS with our resolv.conf instead of the machine's: a mount that no other process
 // sees.
 func (b *bench) startSearchCluster(ctx context.Context, s *searchServers, api, resolvConf string) error {
-	s.dns, s.metrics = &server{name: s.cluster, port: freePort()}, freePort()
+	s.dns, s.metrics = &server{name: s.cluster, port: child.FreePort()}, child.FreePort()
 	more, path, args := b.profiled(s.dns), b.binary(s.cluster), []string{"-conf"}
 	if s.coherent {
 		more += manyConnections
@@ -196,7 +198,7 @@ func (b *bench) startSearchCluster(ctx context.Context, s *searchServers, api, r
 		args = append(unshare(), "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, resolvConf, path, "-conf")
 		path, args = args[0], args[1:]
 	}
-	conf := fmt.Sprintf(kubeadmCorefile, s.dns.port, freePort(), freePort(), s.metrics, api, s.upstream, more)
+	conf := fmt.Sprintf(kubeadmCorefile, s.dns.port, child.FreePort(), child.FreePort(), s.metrics, api, s.upstream, more)
 	if s.clusterExpands() {
 		conf = strings.Replace(conf, allPods, knownPods, 1)
 	}
@@ -210,7 +212,7 @@ func (b *bench) startSearchCluster(ctx context.Context, s *searchServers, api, r
 		return err
 	}
 	last := searchCluster.Service(searchCluster.Services - 1)
-	return await(ctx, time.Minute, s.cluster, func() bool { return answers(s.dns.port, serviceName(last)) })
+	return child.Await(ctx, time.Minute, s.cluster, func() bool { return answers(s.dns.port, serviceName(last)) })
 }
 
 // unshare is the command that runs a program with its own mounts. It needs a user namespace as well if the user is not
@@ -223,7 +225,7 @@ func unshare() []string {
 }
 
 func (b *bench) startSearchNode(ctx context.Context, s *searchServers, api, resolvConf string) error {
-	s.cache = &server{name: s.node, port: freePort()}
+	s.cache = &server{name: s.node, port: child.FreePort()}
 	var expand, caller string
 	if s.node == nameNodeCache {
 		caller = fmt.Sprintf(nodeCaller, searchNode())
@@ -234,7 +236,7 @@ func (b *bench) startSearchNode(ctx context.Context, s *searchServers, api, reso
 	if s.autopath {
 		expand = fmt.Sprintf(nodeAutopath, searchNode(), api, resolvConf)
 	}
-	conf := fmt.Sprintf(nodeCorefile, s.cache.port, freePort(), s.dns.port, s.upstream, expand, caller, b.profiled(s.cache))
+	conf := fmt.Sprintf(nodeCorefile, s.cache.port, child.FreePort(), s.dns.port, s.upstream, expand, caller, b.profiled(s.cache))
 	return b.run(ctx, s.cache, b.binary(s.node), conf, "-conf")
 }
 
@@ -248,8 +250,8 @@ func answersFrom(client net.IP, port int, name string) bool {
 // dropSetup continues without a setup.
 func (b *bench) dropSetup(s *searchServers, err error) {
 	for _, one := range s.servers() {
-		one.stop()
-		if text, readErr := os.ReadFile(one.logs); readErr == nil && len(text) > 0 {
+		one.Stop()
+		if text, readErr := os.ReadFile(one.Logs); readErr == nil && len(text) > 0 {
 			first, _, _ := strings.Cut(string(text), "\n")
 			err = fmt.Errorf("%w: %s: %s", err, one.name, first)
 		}
@@ -261,16 +263,16 @@ func (b *bench) dropSetup(s *searchServers, err error) {
 func (b *bench) stopSearch() {
 	for _, s := range b.search {
 		for _, one := range s.servers() {
-			one.stop()
+			one.Stop()
 		}
 	}
 	for _, s := range b.small {
-		s.stop()
+		s.Stop()
 	}
 	b.search, b.small = nil, nil
 	b.stopUpstreams()
 	if b.searchAPI != nil {
-		b.searchAPI.stop()
+		b.searchAPI.Stop()
 		b.searchAPI = nil
 	}
 }

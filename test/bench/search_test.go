@@ -3,6 +3,8 @@ package main
 import (
 	"slices"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 func TestSearchSetups(t *testing.T) {
@@ -30,7 +32,7 @@ func TestSearchSetups(t *testing.T) {
 
 // TestSearchServers has setups without a node cache, or with one that does not run yet.
 func TestSearchServers(t *testing.T) {
-	running, planned := &server{process: &process{}}, &server{}
+	running, planned := &server{Process: &child.Process{}}, &server{}
 	for _, c := range []struct {
 		name       string
 		cache, dns *server

@@ -14,6 +14,8 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/test/bench/child"
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
@@ -38,33 +40,33 @@ type server struct {
 	rest float64
 	// procs is its GOMAXPROCS, if it uses all cores; 0 for one core.
 	procs int
-	*process
+	*child.Process
 }
 
 // bench is a run: an API server, and the servers.
 type bench struct {
 	settings
 	folder  string
-	dnsperf generator
+	dnsperf dnsperf.Generator
 
 	// The programs' paths. CoreDNS's is empty when it is missing.
 	clusterdns, nodecache, coredns string
 
-	plain    world     // without imports
-	imported world     // with them
-	servers  []*server // cluster DNS with *kubernetes* alone, clusterdns first
-	beside   []*server // the same programs with kubeadm's Corefile or with imports
-	outside  *process  // their upstream servers
-	topology []*server // cluster DNS with and without topology
-	caches   []*server // node caches and their peers
+	plain    world          // without imports
+	imported world          // with them
+	servers  []*server      // cluster DNS with *kubernetes* alone, clusterdns first
+	beside   []*server      // the same programs with kubeadm's Corefile or with imports
+	outside  *child.Process // their upstream servers
+	topology []*server      // cluster DNS with and without topology
+	caches   []*server      // node caches and their peers
 
-	forwarders []*server   // servers of the parts with an upstream server
-	dead       *deadServer // also an upstream server of these, nil for none
-	procs      int         // GOMAXPROCS of new servers, which then use all cores; 0 for one core
-	upstreams  []*process  // upstream servers of these, or of the setups
+	forwarders []*server        // servers of the parts with an upstream server
+	dead       *deadServer      // also an upstream server of these, nil for none
+	procs      int              // GOMAXPROCS of new servers, which then use all cores; 0 for one core
+	upstreams  []*child.Process // upstream servers of these, or of the setups
 
 	writes    string           // URL of the last API server for objects to write
-	searchAPI *process         // an API server with the small cluster and its pods
+	searchAPI *child.Process   // an API server with the small cluster and its pods
 	small     []*server        // cluster DNS servers of the small cluster
 	search    []*searchServers // setups of the part search
 	pods      []*podServer     // servers of the part kernel
@@ -79,7 +81,7 @@ type bench struct {
 
 // world is a cluster that servers read from an API server.
 type world struct {
-	api     *process
+	api     *child.Process
 	url     string
 	imports bool // it has imports, and the servers answer their names
 }
@@ -125,16 +127,16 @@ func (b *bench) find() (err error) {
 		}
 	}
 	if b.needsDNSPerf() {
-		if b.dnsperf.path, err = exec.LookPath("dnsperf"); err != nil {
+		if b.dnsperf.Path, err = exec.LookPath("dnsperf"); err != nil {
 			return fmt.Errorf("%w; run test/install.sh dnsperf", err)
 		}
-		b.note(version(b.dnsperf.path, "-h"))
+		b.note(child.Version(b.dnsperf.Path, "-h"))
 	}
 	if b.coredns, err = controlplane.Binary("coredns"); err != nil {
 		b.miss(nameCoreDNS, fmt.Errorf("%w; run test/install.sh coredns", err))
 		return nil
 	}
-	b.note(version(b.coredns, "-version"))
+	b.note(child.Version(b.coredns, "-version"))
 	return nil
 }
 
@@ -166,19 +168,9 @@ func (b *bench) build(ctx context.Context) error {
 		if b.profile != "" {
 			flags = []string{"-ldflags", ""} // with symbols, for perf
 		}
-		if err := buildProgram(ctx, path, pkg, flags...); err != nil {
+		if err := child.Build(ctx, path, pkg, flags...); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-func buildProgram(ctx context.Context, path, pkg string, flags ...string) error {
-	args := slices.Concat([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", path}, flags, []string{pkg})
-	build := exec.CommandContext(ctx, "go", args...)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
 	return nil
 }
@@ -195,21 +187,21 @@ func (b *bench) startWorld(ctx context.Context, w *world) (err error) {
 
 func (w *world) stop() {
 	if w.api != nil {
-		w.api.stop()
+		w.api.Stop()
 		w.api = nil
 	}
 }
 
 // startCluster starts one of the first cluster DNS servers.
 func (b *bench) startCluster(ctx context.Context, name string) error {
-	s := &server{name: name, port: freePort()}
+	s := &server{name: name, port: child.FreePort()}
 	return b.startOne(ctx, b.plain, s, b.alone(s, b.plain), &b.servers)
 }
 
 // startBeside starts both programs again, with the Corefile of conf.
 func (b *bench) startBeside(ctx context.Context, w world, conf func(s *server) string) error {
 	for _, first := range b.servers {
-		s := &server{name: first.name, port: freePort()}
+		s := &server{name: first.name, port: child.FreePort()}
 		if err := b.startOne(ctx, w, s, conf(s), &b.beside); err != nil {
 			return err
 		}
@@ -228,18 +220,18 @@ func (b *bench) startOne(ctx context.Context, w world, s *server, conf string, a
 
 func (b *bench) stopBeside() {
 	for _, s := range b.beside {
-		s.stop()
+		s.Stop()
 	}
 	b.beside = nil
 	if b.outside != nil {
-		b.outside.stop()
+		b.outside.Stop()
 		b.outside = nil
 	}
 }
 
 // alone is the Corefile with *kubernetes* alone.
 func (b *bench) alone(s *server, w world) string {
-	return w.corefile(fmt.Sprintf(corefile, s.port, freePort(), w.url, b.profiled(s)))
+	return w.corefile(fmt.Sprintf(corefile, s.port, child.FreePort(), w.url, b.profiled(s)))
 }
 
 // synced waits until a cluster DNS server has the last Service, and the last import if it reads them.
@@ -249,7 +241,7 @@ func (b *bench) synced(ctx context.Context, s *server, w world) error {
 		last = append(last, importName(b.cluster.Import(b.cluster.Imports-1)))
 	}
 	for _, name := range last {
-		if err := await(ctx, time.Minute, s.name, func() bool { return answers(s.port, name) }); err != nil {
+		if err := child.Await(ctx, time.Minute, s.name, func() bool { return answers(s.port, name) }); err != nil {
 			return err
 		}
 	}
@@ -267,13 +259,13 @@ func (b *bench) run(ctx context.Context, s *server, path, conf string, args ...s
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		return err
 	}
-	cores := serverCore
+	cores := child.ServerCore
 	if s.procs = b.procs; s.procs > 0 {
 		cores = allCores
 		args = append([]string{fmt.Sprintf("GOMAXPROCS=%d", s.procs), path}, args...)
 		path = "env"
 	}
-	s.process, err = launch(ctx, cores, b.folder, name, path, append(args, file)...)
+	s.Process, err = child.Start(ctx, cores, b.folder, name, path, append(args, file)...)
 	return err
 }
 
@@ -285,7 +277,7 @@ func answers(port int, name string) bool {
 
 func (b *bench) stop() {
 	for _, s := range slices.Concat(b.servers, b.caches) {
-		s.stop()
+		s.Stop()
 	}
 	b.stopBeside()
 	b.stopTopology()
@@ -297,8 +289,22 @@ func (b *bench) stop() {
 
 // relist makes the servers list everything again.
 func (b *bench) relist() error {
-	if err := b.plain.api.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+	if err := b.plain.api.Cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 		return fmt.Errorf("relist: %w", err)
 	}
 	return nil
+}
+
+// atRest records the memory of a server without queries, from which growth is counted.
+func (s *server) atRest() (err error) {
+	if s.rest, _, err = s.Memory(); err != nil {
+		return err
+	}
+	return s.ResetPeak()
+}
+
+// growth returns the maximum of memory above that at rest, in MiB.
+func (s *server) growth() (float64, error) {
+	_, peak, err := s.Memory()
+	return peak - s.rest, err
 }

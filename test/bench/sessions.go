@@ -7,6 +7,9 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // The figures of the part sessions.
@@ -71,7 +74,7 @@ func (b *bench) measureFleet(ctx context.Context) error {
 	}
 	s := b.search[0]
 	job := coherenceJob{
-		Writes: b.writes, Namespace: searchCluster.Namespace(0), Cluster: s.dns.port, Sessions: b.sessions, PID: s.dns.pid, Metrics: s.metrics,
+		Writes: b.writes, Namespace: searchCluster.Namespace(0), Cluster: s.dns.port, Sessions: b.sessions, PID: s.dns.PID, Metrics: s.metrics,
 	}
 	if job.PProf = s.dns.pprof; job.PProf > 0 {
 		job.Profile = b.profilePath(nameFleet, "heartbeats")
@@ -87,13 +90,13 @@ func (b *bench) measureFleet(ctx context.Context) error {
 	for what, v := range map[string]float64{
 		fleetSubscriptions: f.Subscriptions / float64(f.Sessions), fleetMemory: f.Memory, fleetPeak: f.Peak, fleetCPU: f.CPU,
 		fleetRate: f.Heartbeats, fleetGap: float64(f.LongestGap.Milliseconds()),
-		fleetQuiet: percentile(f.Quiet, 99), fleetBeside: percentile(f.Beside, 99), fleetBesideMax: percentile(f.Beside, 100),
-		fleetP50: percentile(f.Delivered, 50), fleetMax: percentile(f.Delivered, 100),
+		fleetQuiet: dnsperf.Percentile(f.Quiet, 99), fleetBeside: dnsperf.Percentile(f.Beside, 99), fleetBesideMax: dnsperf.Percentile(f.Beside, 100),
+		fleetP50: dnsperf.Percentile(f.Delivered, 50), fleetMax: dnsperf.Percentile(f.Delivered, 100),
 	} {
 		b.results.add(what, s.name, v)
 	}
 	fmt.Fprintf(os.Stderr, "%d sessions, %.0f subscriptions: %.0f MiB, maximum %.0f; heartbeats: %.1f %% of a core; change: max %.0f ms; query, p99: %.2f ms, without sessions %.2f\n",
-		f.Sessions, f.Subscriptions, f.Memory, f.Peak, f.CPU, percentile(f.Delivered, 100), percentile(f.Beside, 99), percentile(f.Quiet, 99))
+		f.Sessions, f.Subscriptions, f.Memory, f.Peak, f.CPU, dnsperf.Percentile(f.Delivered, 100), dnsperf.Percentile(f.Beside, 99), dnsperf.Percentile(f.Quiet, 99))
 	return nil
 }
 
@@ -103,20 +106,20 @@ func (b *bench) measureFloor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	port := freePort()
-	server, err := launch(ctx, serverCore, b.folder, fmt.Sprintf("floor-%d", port), self, floorMode, addressAt(port))
+	port := child.FreePort()
+	server, err := child.Start(ctx, child.ServerCore, b.folder, fmt.Sprintf("floor-%d", port), self, floorMode, addressAt(port))
 	if err != nil {
 		return err
 	}
-	defer server.stop()
+	defer server.Stop()
 	listening := func() bool {
 		conn, err := net.Dial("tcp", addressAt(port))
 		return err == nil && conn.Close() == nil
 	}
-	if err := await(ctx, 10*time.Second, nameFloor, listening); err != nil {
+	if err := child.Await(ctx, 10*time.Second, nameFloor, listening); err != nil {
 		return err
 	}
-	done, err := runNodeCaches(ctx, coherenceJob{Floor: true, Cluster: port, Sessions: b.sessions, PID: server.pid})
+	done, err := runNodeCaches(ctx, coherenceJob{Floor: true, Cluster: port, Sessions: b.sessions, PID: server.PID})
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // fleetDone is the measurement of a server with many sessions.
@@ -58,7 +60,7 @@ func (j *coherenceJob) runFleet(ctx context.Context) (done fleetDone, err error)
 		}
 		f.queries = append(f.queries, query)
 	}
-	if err := await(ctx, 10*time.Second, movingName, func() bool { return answers(j.Cluster, j.fqdn(movingName)) }); err != nil {
+	if err := child.Await(ctx, 10*time.Second, movingName, func() bool { return answers(j.Cluster, j.fqdn(movingName)) }); err != nil {
 		return done, err
 	}
 	if done.Quiet, err = f.probe(ctx); err != nil {
@@ -86,7 +88,7 @@ func (j *coherenceJob) runFleet(ctx context.Context) (done fleetDone, err error)
 	if done.Delivered, err = f.delivered(ctx, requested); err != nil {
 		return done, err
 	}
-	_, done.Peak, err = (&process{pid: f.PID}).memory()
+	_, done.Peak, err = (&child.Process{PID: f.PID}).Memory()
 	return done, err
 }
 
@@ -204,11 +206,11 @@ func (f *fleet) follow(s *simulated, moving []handle) {
 
 // measureHeartbeats measures the server while nothing changes.
 func (f *fleet) measureHeartbeats(ctx context.Context, done *fleetDone) error {
-	server := process{pid: f.PID}
+	server := child.Process{PID: f.PID}
 	if err := f.pause(ctx, fleetSettle); err != nil {
 		return err
 	}
-	before, err := server.cpu()
+	before, err := server.CPU()
 	if err != nil {
 		return err
 	}
@@ -218,7 +220,7 @@ func (f *fleet) measureHeartbeats(ctx context.Context, done *fleetDone) error {
 		return err
 	}
 	f.measured.Store(false)
-	after, err := server.cpu()
+	after, err := server.CPU()
 	if err != nil {
 		return err
 	}
@@ -226,7 +228,7 @@ func (f *fleet) measureHeartbeats(ctx context.Context, done *fleetDone) error {
 	done.CPU = 100 * float64(after-before) / float64(elapsed)
 	done.Heartbeats = float64(f.beats.Load()) / elapsed.Seconds()
 	done.LongestGap = time.Duration(f.gap.Load())
-	if done.Memory, _, err = server.memory(); err != nil {
+	if done.Memory, _, err = server.Memory(); err != nil {
 		return err
 	}
 	if f.Metrics > 0 {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // startSmallAPI starts an API server with the small cluster. It returns its URL, and the path of a resolv.conf.
@@ -42,17 +44,17 @@ func (b *bench) startSmallCluster(ctx context.Context) error {
 		if name == nameClusterCoreDNS && b.coredns == "" {
 			continue // find has recorded the reason
 		}
-		s := &server{name: name, port: freePort()}
+		s := &server{name: name, port: child.FreePort()}
 		if s.upstream, err = b.startUpstream(ctx); err != nil {
 			return err
 		}
-		conf := fmt.Sprintf(kubeadmCorefile, s.port, freePort(), freePort(), freePort(), url, s.upstream, b.profiled(s)) + b.dead.block(s.port)
+		conf := fmt.Sprintf(kubeadmCorefile, s.port, child.FreePort(), child.FreePort(), child.FreePort(), url, s.upstream, b.profiled(s)) + b.dead.block(s.port)
 		if err := b.run(ctx, s, b.binary(name), conf, "-conf"); err != nil {
 			return err
 		}
 		b.small = append(b.small, s)
 		last := serviceName(searchCluster.Service(searchCluster.Services - 1))
-		if err := await(ctx, time.Minute, name, func() bool { return answers(s.port, last) }); err != nil {
+		if err := child.Await(ctx, time.Minute, name, func() bool { return answers(s.port, last) }); err != nil {
 			return err
 		}
 	}

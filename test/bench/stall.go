@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // The figures of each server in the part stall.
@@ -152,7 +154,7 @@ func stalls(ctx context.Context, port int, tag string, pair stallPair) (all []ti
 }
 
 func (b *bench) addStall(s *server, latencies []time.Duration) {
-	p50, highest := percentile(latencies, 50), percentile(latencies, 100)
+	p50, highest := dnsperf.Percentile(latencies, 50), dnsperf.Percentile(latencies, 100)
 	fmt.Fprintf(os.Stderr, "%s, stall: median %.2f ms, max %.2f ms of %d\n", s.name, p50, highest, len(latencies))
 	b.results.add(stallMedian, s.name, p50)
 	b.results.add(stallMax, s.name, highest)

@@ -15,6 +15,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // tcpMode is the argument that makes this program the TCP client; standard input has a tcpJob.
@@ -222,12 +225,12 @@ func (q *tcpQuestion) judge(answer []byte) error {
 }
 
 // askTCP sends every question of a load a number of times over the load's connections, from the core of the load.
-func askTCP(ctx context.Context, port int, l *load, times int) (statistics, error) {
+func askTCP(ctx context.Context, port int, l *load, times int) (dnsperf.Statistics, error) {
 	s, failure, err := runTCPJob(ctx, port, l, tcpJob{Queries: times * len(l.packets)})
 	if err != nil {
 		return s, err
 	}
-	if err := s.judge(l.rcode, times*len(l.packets)); err != nil {
+	if err := s.Judge(l.rcode, times*len(l.packets)); err != nil {
 		return s, fmt.Errorf("%w: %s", err, failure)
 	}
 	return s, nil
@@ -240,7 +243,7 @@ func askTCPFor(ctx context.Context, port int, l *load, seconds int) error {
 }
 
 // runTCPJob runs a job in a process of its own. All its answers have the response code of the load.
-func runTCPJob(ctx context.Context, port int, l *load, job tcpJob) (s statistics, failure string, err error) {
+func runTCPJob(ctx context.Context, port int, l *load, job tcpJob) (s dnsperf.Statistics, failure string, err error) {
 	job.pipelines, job.Port = l.pipes, uint16(port) // #nosec G115 -- a port
 	for _, p := range l.packets {
 		job.Questions = append(job.Questions, tcpQuestion{p.bytes, p.rcode, p.records, p.address})
@@ -253,7 +256,7 @@ func runTCPJob(ctx context.Context, port int, l *load, job tcpJob) (s statistics
 	if err != nil {
 		return s, "", err
 	}
-	cmd := exec.CommandContext(ctx, "taskset", "-c", loadCore, self, tcpMode)
+	cmd := exec.CommandContext(ctx, "taskset", "-c", child.LoadCore, self, tcpMode)
 	cmd.Stdin = bytes.NewReader(input)
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -270,9 +273,9 @@ func runTCPJob(ctx context.Context, port int, l *load, job tcpJob) (s statistics
 }
 
 // statistics counts queries that a broken connection did not send as lost.
-func (d *tcpDone) statistics(queries int, rcode string) statistics {
-	return statistics{
-		sent: queries, completed: d.Answered, lost: queries - d.Answered, rate: float64(d.Answered) / d.Seconds,
-		rcodes: map[string]int{rcode: d.Answered},
+func (d *tcpDone) statistics(queries int, rcode string) dnsperf.Statistics {
+	return dnsperf.Statistics{
+		Sent: queries, Completed: d.Answered, Lost: queries - d.Answered, Rate: float64(d.Answered) / d.Seconds,
+		RCodes: map[string]int{rcode: d.Answered},
 	}
 }

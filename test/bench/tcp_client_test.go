@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/bench/dnsperf"
 )
 
 // tcpQuestions returns questions with the addresses that testAnswer returns.
@@ -257,11 +259,11 @@ func TestTCPStatistics(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := c.done.statistics(1000, "NOERROR")
-			if s.rate != float64(c.done.Answered)/2 {
-				t.Errorf("%.0f queries per second", s.rate)
+			if s.Rate != float64(c.done.Answered)/2 {
+				t.Errorf("%.0f queries per second", s.Rate)
 			}
-			err := s.judge("NOERROR", 1000)
-			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, errLost) || !strings.Contains(err.Error(), c.want)) {
+			err := s.Judge("NOERROR", 1000)
+			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, dnsperf.ErrLost) || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("error %v, want %q in it", err, c.want)
 			}
 		})

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // The compared cluster DNS servers: one has the same answer for all callers, the other selects by caller.
@@ -37,7 +39,7 @@ func callerRow(kind string, tcp bool) string {
 func (b *bench) measureTopology(ctx context.Context) error {
 	defer b.stopTopology()
 	for name, options := range map[string]string{nameForAll: "", nameTopology: withTopology} {
-		s := &server{name: name, port: freePort()}
+		s := &server{name: name, port: child.FreePort()}
 		conf := strings.Replace(b.alone(s, b.plain), "ttl 30", "ttl 30"+options, 1)
 		if err := b.run(ctx, s, b.clusterdns, conf, "-conf"); err != nil {
 			return err
@@ -80,7 +82,7 @@ func optionArgument(data []byte) string {
 
 func (b *bench) stopTopology() {
 	for _, s := range b.topology {
-		s.stop()
+		s.Stop()
 	}
 	b.topology = nil
 }

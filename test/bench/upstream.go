@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // The upstream server of the part misses is this program in another mode.
@@ -83,17 +85,17 @@ func (b *bench) startUpstream(ctx context.Context) (port int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	port = freePort()
+	port = child.FreePort()
 	mode := upstreamMode
 	if b.near {
 		mode = nearMode
 	}
-	p, err := launch(ctx, loadCore, b.folder, fmt.Sprintf("%s-%d", mode, port), self, mode, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	p, err := child.Start(ctx, child.LoadCore, b.folder, fmt.Sprintf("%s-%d", mode, port), self, mode, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return 0, err
 	}
 	b.upstreams = append(b.upstreams, p)
-	return port, await(ctx, 10*time.Second, "the upstream server", func() bool {
+	return port, child.Await(ctx, 10*time.Second, "the upstream server", func() bool {
 		_, err := askCounts(port, nameCounts)
 		return err == nil
 	})
@@ -101,7 +103,7 @@ func (b *bench) startUpstream(ctx context.Context) (port int, err error) {
 
 func (b *bench) stopUpstreams() {
 	for _, p := range b.upstreams {
-		p.stop()
+		p.Stop()
 	}
 	b.upstreams = nil
 }

@@ -12,14 +12,16 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // startTestUpstream runs an upstream server, which ends with the test program.
 func startTestUpstream(t *testing.T) (port int) {
 	t.Helper()
-	port = freePort()
+	port = child.FreePort()
 	go func() { _ = serveUpstream(fmt.Sprintf("127.0.0.1:%d", port), true) }() // without it, there is no answer
-	if err := await(t.Context(), 10*time.Second, "the upstream server", func() bool {
+	if err := child.Await(t.Context(), 10*time.Second, "the upstream server", func() bool {
 		_, err := askCounts(port, nameCounts)
 		return err == nil
 	}); err != nil {
@@ -92,7 +94,7 @@ func TestUpstreamCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got upstreamCounts
-	if err := await(t.Context(), 10*time.Second, "the end of a connection", func() bool {
+	if err := child.Await(t.Context(), 10*time.Second, "the end of a connection", func() bool {
 		c, err := askCounts(port, nameCounts)
 		got = c
 		return err == nil && c.open == 2

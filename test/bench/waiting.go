@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/bench/child"
 )
 
 // waitingMode is a way to the dead upstream server.
@@ -84,14 +86,14 @@ func (f flood) run(ctx context.Context, port int, tag string) (sum floodDone, er
 	}
 	began := time.Now()
 	for n := range f.clients * f.each {
-		if err := pause(ctx, time.Until(began.Add(f.over*time.Duration(n)/time.Duration(f.clients*f.each)))); err != nil {
+		if err := child.Pause(ctx, time.Until(began.Add(f.over*time.Duration(n)/time.Duration(f.clients*f.each)))); err != nil {
 			return sum, err
 		}
 		if err := all[n%f.clients].send(fmt.Sprintf("n%d-%s", n, tag)); err != nil {
 			return sum, err
 		}
 	}
-	if err := pause(ctx, f.wait); err != nil {
+	if err := child.Pause(ctx, f.wait); err != nil {
 		return sum, err
 	}
 	for _, c := range all {
@@ -167,7 +169,7 @@ func (b *bench) measureWaitingMode(ctx context.Context, m waitingMode) error {
 	if err := b.startForwarders(ctx, waitingServers); err != nil {
 		return err
 	}
-	if err := pause(ctx, settle/4); err != nil {
+	if err := child.Pause(ctx, settle/4); err != nil {
 		return err
 	}
 	for _, s := range b.forwarders {

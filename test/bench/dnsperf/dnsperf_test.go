@@ -1,4 +1,4 @@
-package main
+package dnsperf
 
 import (
 	"os"
@@ -30,7 +30,7 @@ func TestStatistics(t *testing.T) {
 			}
 			s, err := parseStatistics(string(text))
 			if err == nil {
-				err = s.judge("NOERROR", queries)
+				err = s.Judge("NOERROR", queries)
 			}
 			if c.want == "" && err != nil {
 				t.Errorf("error %v, want none", err)

@@ -1,4 +1,4 @@
-package main
+package dnsperf
 
 import (
 	"fmt"
@@ -28,8 +28,8 @@ func parseLatencies(text string) (all []time.Duration, err error) {
 	return all, nil
 }
 
-// percentile returns the latency, in milliseconds, that a share of at least one answer did not exceed.
-func percentile(sorted []time.Duration, perCent int) float64 {
+// Percentile returns the latency, in milliseconds, that a share of at least one answer did not exceed.
+func Percentile(sorted []time.Duration, perCent int) float64 {
 	rank := (len(sorted)*perCent + 99) / 100 // rounded up
 	return float64(sorted[max(rank, 1)-1].Nanoseconds()) / 1e6
 }

@@ -1,4 +1,4 @@
-package main
+package child
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// version runs a program for its version: the first line with a number and the word version, otherwise the first line
+// Version runs a program for its version: the first line with a number and the word version, otherwise the first line
 // with a number.
-func version(path string, args ...string) string {
+func Version(path string, args ...string) string {
 	out, _ := exec.Command(path, args...).CombinedOutput() // some end with an error after printing it
 	var first string
 	for line := range strings.Lines(string(out)) {
@@ -27,8 +27,8 @@ func version(path string, args ...string) string {
 	return first
 }
 
-// machine describes the machine of the measurement.
-func machine() string {
+// Machine describes the machine of the measurement.
+func Machine() string {
 	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
 		kernel = []byte(runtime.GOOS)

@@ -1,4 +1,4 @@
-package main
+package dnsperf
 
 import (
 	"os"
@@ -61,7 +61,7 @@ func TestPercentile(t *testing.T) {
 		{"highest", upTo(7), 100, 7},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := percentile(c.sorted, c.perCent); got != c.want {
+			if got := Percentile(c.sorted, c.perCent); got != c.want {
 				t.Errorf("%v ms, want %v", got, c.want)
 			}
 		})
