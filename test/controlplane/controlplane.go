@@ -252,6 +252,16 @@ func (c *ControlPlane) KillAPIServer() {
 	}
 }
 
+// EndAPIServer is KillAPIServer for a control plane that belongs to no test.
+func (c *ControlPlane) EndAPIServer() error { return c.apiServer.kill() }
+
+// LaunchAPIServer starts the API server again after EndAPIServer, on the same port and with the same data. It does not wait
+// until the API server is ready.
+func (c *ControlPlane) LaunchAPIServer() (err error) {
+	c.apiServer, err = c.startAPIServer()
+	return err
+}
+
 // FreezeAPIServer stops the API server with SIGSTOP: its connections stay open and the kernel accepts new ones, but no
 // request is answered.
 func (c *ControlPlane) FreezeAPIServer() {

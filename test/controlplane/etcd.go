@@ -20,6 +20,7 @@ func startEtcd(binary, dir, log string, client, peer *port) (*process, error) {
 		"--initial-cluster="+name+"="+peerURL,
 		"--socket-reuse-port=true",
 		"--unsafe-no-fsync",
+		"--quota-backend-bytes=8589934592", // large clusters with all their changes
 		"--log-level=warn",
 	)
 }

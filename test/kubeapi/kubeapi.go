@@ -160,6 +160,9 @@ func (s *Server) close() error {
 // URL returns the address of the server, such as "http://127.0.0.1:41234".
 func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
 
+// Plane returns the control plane, whose API server has the same cluster without the proxy and its faults.
+func (s *Server) Plane() *controlplane.ControlPlane { return s.store.plane }
+
 // Put creates or updates objects, in order: Services, Pods, Nodes, Namespaces,
 // EndpointSlices, ServiceImports, and unstructured objects of these kinds and
 // ServiceExports and ClusterProperties. Each makes an event, even if it does not

@@ -27,7 +27,7 @@ import (
 //   - Pod addresses are 10.128.0.0 + 1 + p, where p counts the endpoints of all
 //     Services in order.
 //   - Every Service has the TCP port "http", 80, which leads to 8080.
-//   - Node n is "node-NNNN", n in four digits, in zone n modulo 3 of "zone-a",
+//   - Node n is "node-NNNN", n in at least four digits, in zone n modulo 3 of "zone-a",
 //     "zone-b" and "zone-c".
 //   - ServiceImport n is "imp-NNNNN", n in five digits, in namespace n modulo
 //     Namespaces. Imports with n from 0 to Imports-1 exist, and the share
@@ -79,8 +79,8 @@ func (g Cluster) Validate() error {
 		return fmt.Errorf("endpoints: %d is not from 0 to 8000000", g.Endpoints)
 	case g.Endpoints > 0 && g.Services == 0:
 		return fmt.Errorf("endpoints: %d, but no services", g.Endpoints)
-	case g.Nodes < 1 || g.Nodes > 10_000:
-		return fmt.Errorf("nodes: %d is not from 1 to 10000", g.Nodes)
+	case g.Nodes < 1 || g.Nodes > 20_000:
+		return fmt.Errorf("nodes: %d is not from 1 to 20000", g.Nodes)
 	case g.Namespaces < 1 || g.Namespaces > 1000:
 		return fmt.Errorf("namespaces: %d is not from 1 to 1000", g.Namespaces)
 	case g.Imports < 0 || g.Imports > 100_000:
