@@ -5,7 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build image run test e2e unit lint fuzz properties history mutations bench clean
+.PHONY: build image run test e2e unit lint fuzz properties history mutations bench scale clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
@@ -73,6 +73,11 @@ bench: ## CPU per query and memory beside other servers, as printed in test/benc
 	test/install.sh coredns dnsperf etcd kube-apiserver
 	-test/install.sh unbound dnsdist
 	go run ./test/bench $(BENCH)
+
+# Sizes are in test/scale/sizes.go; SCALE='-size large' has 15,000 nodes and needs 16 GB of memory.
+scale: ## cluster DNS beside CoreDNS on large clusters: start, relist, restart of the API server, rolling update, changes under load
+	test/install.sh coredns dnsperf etcd kube-apiserver
+	go run ./test/scale $(SCALE)
 
 clean:
 	rm -rf bin

@@ -30,10 +30,20 @@ func dial(address string) (*client, error) {
 	return &client{c}, err
 }
 
-// query returns the data of the only record of an answer, "" if there is none, and the response code otherwise.
+func (c *client) exchange(name string, qtype uint16) (*dns.Msg, error) {
+	r, _, err := (&dns.Client{Timeout: 2 * time.Second}).ExchangeWithConn(new(dns.Msg).SetQuestion(name, qtype), c.Conn)
+	return r, err
+}
+
+// responds reports whether the server responds to queries.
+func (c *client) responds() bool {
+	_, err := c.exchange("cluster.local.", dns.TypeSOA)
+	return err == nil
+}
+
+// query returns the data of the only record of an answer; otherwise the error, the response code or the number of records.
 func (c *client) query(name string, qtype uint16) string {
-	m := new(dns.Msg).SetQuestion(name, qtype)
-	r, _, err := (&dns.Client{Timeout: 2 * time.Second}).ExchangeWithConn(m, c.Conn)
+	r, err := c.exchange(name, qtype)
 	switch {
 	case err != nil:
 		return err.Error()

@@ -40,12 +40,12 @@ const pinned = "pinned"
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 || args[0] != pinned {
-		if _, err := parse(args); err != nil {
+		if _, _, err := parse(args); err != nil {
 			return err
 		}
 		return pin(args)
 	}
-	wanted, err := parse(args[1:])
+	wanted, states, err := parse(args[1:])
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	fmt.Printf("%s. %s.\n", child.Machine(), strings.Join(b.versions, "; "))
 	for _, s := range wanted {
-		if err := b.measureSize(ctx, s); err != nil {
+		if err := b.measureSize(ctx, s, states); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
@@ -81,25 +81,26 @@ func pin(args []string) error {
 	return syscall.Exec(taskset, command, os.Environ()) // #nosec G204
 }
 
-// parse returns the sizes of a command line.
-func parse(args []string) (wanted []size, err error) {
+// parse returns the sizes of a command line, and whether states are measured instead of phases.
+func parse(args []string) (wanted []size, states bool, err error) {
 	names := "medium,headless"
 	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
 	flags.StringVar(&names, "size", names, "the `sizes` to measure, of "+strings.Join(sizeNames(), ",")+", with commas between them")
+	flags.BoolVar(&states, "states", false, "measure only the start and memory, each with another option: topology, ServiceImports, pods")
 	if err := flags.Parse(args); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("unknown argument %q", flags.Arg(0))
+		return nil, false, fmt.Errorf("unknown argument %q", flags.Arg(0))
 	}
 	for name := range strings.SplitSeq(names, ",") {
 		i := slices.IndexFunc(sizes, func(s size) bool { return s.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("invalid size %q: want %s", name, strings.Join(sizeNames(), ", "))
+			return nil, false, fmt.Errorf("invalid size %q: want %s", name, strings.Join(sizeNames(), ", "))
 		}
 		wanted = append(wanted, sizes[i])
 	}
-	return wanted, nil
+	return wanted, states, nil
 }
 
 // find builds clusterdns and finds the programs of other projects.
@@ -122,7 +123,7 @@ func (b *bench) find(ctx context.Context) (err error) {
 }
 
 // measureSize measures all programs on an API server of their own with a cluster, and prints the table.
-func (b *bench) measureSize(ctx context.Context, s size) error {
+func (b *bench) measureSize(ctx context.Context, s size, states bool) error {
 	folder, err := os.MkdirTemp(b.folder, "api-")
 	if err != nil {
 		return err
@@ -131,9 +132,13 @@ func (b *bench) measureSize(ctx context.Context, s size) error {
 	if err != nil {
 		return err
 	}
-	figures, err := b.measure(ctx, api, s)
+	measure, rows := b.measure, phaseRows()
+	if states {
+		measure, rows = b.measureStates, stateRows()
+	}
+	figures, err := measure(ctx, api, s)
 	if err := errors.Join(err, api.Plane().Close()); err != nil {
 		return err
 	}
-	return report(os.Stdout, s, figures)
+	return report(os.Stdout, s, rows, figures)
 }

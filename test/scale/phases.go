@@ -55,6 +55,7 @@ type measurement struct {
 	*world
 	*server
 	figures
+	begun bool // the first phase has been measured
 }
 
 // measure measures all programs on an API server with a cluster.
@@ -76,12 +77,13 @@ func (b *bench) measure(ctx context.Context, api *kubeapi.Server, s size) (figur
 
 // measureOne measures a program through all phases.
 func (b *bench) measureOne(ctx context.Context, w *world, p program, all figures) error {
-	s, err := b.start(ctx, p, w.api.Plane(), w.gate.address)
+	w.gate.received.Store(0)
+	s, err := b.start(ctx, p, w.api.Plane(), w.gate.address, state{})
 	if err != nil {
 		return err
 	}
 	defer s.stop()
-	r := &measurement{b, w, s, all}
+	r := &measurement{bench: b, world: w, server: s, figures: all}
 	for _, phase := range []struct {
 		name    string
 		measure func(context.Context) error
@@ -113,17 +115,16 @@ func (r *measurement) usage() (u usage, err error) {
 // measurePhase measures a phase, with the answers after it.
 func (r *measurement) measurePhase(ctx context.Context, name string, measure func(context.Context) error) error {
 	var before usage
-	if name == phaseStart { // with what the process has used since
-		r.gate.received.Store(0)
-	} else {
-		if err := r.ResetPeak(); err != nil {
-			return err
-		}
+	if r.begun {
 		var err error
 		if before, err = r.usage(); err != nil {
 			return err
 		}
+		if err := r.ResetPeak(); err != nil {
+			return err
+		}
 	}
+	r.begun = true
 	began := time.Now()
 	if err := measure(ctx); err != nil {
 		return err
@@ -150,7 +151,9 @@ func (r *measurement) measurePhase(ctx context.Context, name string, measure fun
 			r.add(figure(name, what), r.name, v)
 		}
 	}
-	r.add(figure(name, growth), r.name, highest/r.figures[figure(phaseStart, rest)][r.name])
+	if start := r.figures[figure(phaseStart, rest)][r.name]; start > 0 {
+		r.add(figure(name, growth), r.name, highest/start)
+	}
 	fmt.Fprintf(os.Stderr, "%s, %s: %.1f s, CPU %.2f s, %.0f MiB, at most %.0f MiB\n", r.name, name, elapsed.Seconds(), (after.cpu - before.cpu).Seconds(), now, highest)
 	return nil
 }

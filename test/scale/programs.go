@@ -41,30 +41,31 @@ type server struct {
 	client      *client
 }
 
-// corefile is that of both programs. Arguments: the ports of DNS, metrics and readiness, the API server, the certificate, the
-// key and the authority of the client.
+// corefile is that of both programs. Arguments: the ports of DNS, metrics and readiness, a further zone, the API server, the
+// certificate, the key and the authority of the client, an option of kubernetes.
 const corefile = `.:%d {
     bind 127.0.0.1
     errors
     prometheus 127.0.0.1:%d
     ready 127.0.0.1:%d
-    kubernetes cluster.local in-addr.arpa ip6.arpa {
+    kubernetes cluster.local%s in-addr.arpa ip6.arpa {
         endpoint https://%s
         tls %s %s %s
         ttl 30
+        %s
     }
 }
 `
 
 // start starts a server that reads an API server at an address.
-func (b *bench) start(ctx context.Context, p program, plane *controlplane.ControlPlane, address string) (s *server, err error) {
+func (b *bench) start(ctx context.Context, p program, plane *controlplane.ControlPlane, address string, with state) (s *server, err error) {
 	s = &server{name: p.name, port: child.FreePort(), ready: child.FreePort()}
 	folder, err := os.MkdirTemp(b.folder, p.name+"-")
 	if err != nil {
 		return nil, err
 	}
 	conf := filepath.Join(folder, "Corefile")
-	text := fmt.Sprintf(corefile, s.port, child.FreePort(), s.ready, address, plane.CertFile(), plane.KeyFile(), plane.CAFile())
+	text := fmt.Sprintf(corefile, s.port, child.FreePort(), s.ready, with.zone, address, plane.CertFile(), plane.KeyFile(), plane.CAFile(), with.option)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -78,7 +79,8 @@ func (b *bench) start(ctx context.Context, p program, plane *controlplane.Contro
 // startTimeout bounds the start of a server with a large cluster.
 const startTimeout = 5 * time.Minute
 
-// awaitReady waits until the plugin ready reports that the server has read the cluster.
+// awaitReady waits until the plugin ready reports that the server has read the cluster, which may be before it responds to
+// queries, and until it responds.
 func (s *server) awaitReady(ctx context.Context) error {
 	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(s.ready)) + "/ready"
 	err := child.Await(ctx, startTimeout, s.name+" to be ready", func() bool {
@@ -86,7 +88,7 @@ func (s *server) awaitReady(ctx context.Context) error {
 		if err != nil {
 			return false
 		}
-		return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+		return response.Body.Close() == nil && response.StatusCode == http.StatusOK && s.client.responds()
 	})
 	if err == nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 // row is a figure in the report.
 type row struct{ what, format string }
 
-// rows returns the figures in the order of the report.
-func rows() (all []row) {
+// phaseRows returns the figures of measure in the order of the report.
+func phaseRows() (all []row) {
 	for _, phase := range []string{phaseStart, phaseRelist, phaseRestart, phaseUpdate} {
 		for _, r := range []row{{took, "%.2f"}, {spent, "%.2f"}, {received, "%.1f"}, {rest, "%.0f"}, {peak, "%.0f"}, {growth, "%.2f"}} {
 			if phase != phaseUpdate || r.what != took { // that is the time of the writes
@@ -27,20 +27,27 @@ func rows() (all []row) {
 }
 
 // report writes the table of a size.
-func report(w io.Writer, s size, f figures) error {
+func report(w io.Writer, s size, rows []row, f figures) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "\n%d nodes, %d Services, %d endpoints; rolling update in %s; %s.\n\n", s.cluster.Nodes, s.cluster.Services, s.cluster.Endpoints, s.roll, memory())
 	fmt.Fprintf(&text, "| %s | %s | %s | CoreDNS to %s |\n|---|---|---|---|\n", s.name, nameClusterDNS, nameCoreDNS, nameClusterDNS)
-	for _, r := range rows() {
-		own, peer := f[r.what][nameClusterDNS], f[r.what][nameCoreDNS]
+	for _, r := range rows {
 		ratio := ""
-		if own > 0 {
+		if own, peer := f[r.what][nameClusterDNS], f[r.what][nameCoreDNS]; own > 0 && peer > 0 {
 			ratio = fmt.Sprintf("%.2f", peer/own)
 		}
-		fmt.Fprintf(&text, "| %s | "+r.format+" | "+r.format+" | %s |\n", r.what, own, peer, ratio)
+		fmt.Fprintf(&text, "| %s | %s | %s | %s |\n", r.what, f.cell(r, nameClusterDNS), f.cell(r, nameCoreDNS), ratio)
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
+}
+
+// cell returns a figure, "" if the server does not have it.
+func (f figures) cell(r row, server string) string {
+	if v, measured := f[r.what][server]; measured {
+		return fmt.Sprintf(r.format, v)
+	}
+	return ""
 }
 
 // memory describes the memory of the machine.

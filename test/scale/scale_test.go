@@ -15,37 +15,108 @@ func TestMain(m *testing.M) {
 	os.Exit(kubeapi.Main(func() int { return daemon.Main(m) }))
 }
 
-// TestSmall: the measurement of a small cluster has every figure of both programs, and their answers are correct. It queries
-// beside the changes only where dnsperf is installed.
-func TestSmall(t *testing.T) {
-	api := kubeapi.New(t)
+// smallBench has the programs for the small size. It queries beside changes only where dnsperf is installed.
+func smallBench(t *testing.T) *bench {
+	t.Helper()
 	b := &bench{folder: t.TempDir(), programs: []program{
 		{nameClusterDNS, daemon.ProgramWithoutRace(t, "clusterdns")},
 		{nameCoreDNS, controlplane.RequireBinary(t, "coredns")},
 	}}
 	b.dnsperf.Path, _ = exec.LookPath("dnsperf")
-	all, err := b.measure(t.Context(), api, sizes[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	mayBeZero := map[string]bool{fromWrite50: true, fromWrite99: true, otherLost: true, otherRate: b.dnsperf.Path == ""}
+	return b
+}
+
+// checkFigures checks that a measurement has every figure of both programs, and that the report has them.
+func checkFigures(t *testing.T, all figures, rows []row, optional map[string]bool) {
+	t.Helper()
 	var text strings.Builder
-	if err := report(&text, sizes[0], all); err != nil {
+	if err := report(&text, sizes[0], rows, all); err != nil {
 		t.Fatal(err)
 	}
-	t.Log(text.String())
-	for _, r := range rows() {
-		for _, p := range b.programs {
-			if v, measured := all[r.what][p.name]; !measured || v < 0 || v == 0 && !mayBeZero[r.what] {
-				t.Errorf("%s of %s: %v, measured: %v", r.what, p.name, v, measured)
+	for _, r := range rows {
+		for _, name := range []string{nameClusterDNS, nameCoreDNS} {
+			if v, measured := all[r.what][name]; !optional[r.what] && (!measured || v <= 0) {
+				t.Errorf("%s of %s: %v, measured: %v", r.what, name, v, measured)
 			}
 		}
 		if !strings.Contains(text.String(), "| "+r.what+" |") {
 			t.Errorf("the report lacks %s", r.what)
 		}
 	}
+	if t.Failed() {
+		t.Log(text.String())
+	}
+}
+
+// TestPhases: the measurement checks the answers after each phase.
+func TestPhases(t *testing.T) {
+	api := kubeapi.New(t)
+	b := smallBench(t)
+	all, err := b.measure(t.Context(), api, sizes[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkFigures(t, all, phaseRows(), map[string]bool{
+		fromWrite50: true, fromWrite99: true, // 0 if the answer is changed before the API server has responded
+		otherLost: true, otherRate: b.dnsperf.Path == "",
+	})
 	if want := sizes[0].steps * sliceCount(sizes[0]); int(all[figure(phaseUpdate, events)][nameClusterDNS]) != want {
 		t.Errorf("%v events of the rolling update, want %d", all[figure(phaseUpdate, events)], want)
+	}
+}
+
+func TestStates(t *testing.T) {
+	api := kubeapi.New(t)
+	all, err := smallBench(t).measureStates(t.Context(), api, sizes[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	optional := map[string]bool{}
+	for _, r := range stateRows() {
+		optional[r.what] = strings.HasPrefix(r.what, "topology")
+	}
+	checkFigures(t, all, stateRows(), optional)
+	if all[figure("topology", rest)][nameClusterDNS] == 0 {
+		t.Error("no figures with topology")
+	}
+}
+
+// TestWrongAnswers: a server that lacks the last changes of the cluster fails the check.
+func TestWrongAnswers(t *testing.T) {
+	api := kubeapi.New(t)
+	b := smallBench(t)
+	w, err := newWorld(api, sizes[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := b.start(t.Context(), b.programs[0], api.Plane(), w.gate.address, state{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.stop()
+	if err := s.awaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.check(s.client); err != nil {
+		t.Fatalf("the first answers: %v", err)
+	}
+	for name, change := range map[string]func(w *world){
+		"endpoints":        func(w *world) { w.generation++ },
+		"change":           func(w *world) { w.changes++ },
+		"Service":          func(w *world) { w.cluster.Services++ },
+		"more endpoints":   func(w *world) { w.cluster.Endpoints += 100 },
+		"other namespaces": func(w *world) { w.cluster.Namespaces-- },
+	} {
+		t.Run(name, func(t *testing.T) {
+			other := *w
+			change(&other)
+			if err := other.check(s.client); err == nil {
+				t.Error("no error")
+			}
+		})
+	}
+	if err := w.gate.refuse(); err != nil {
+		t.Error(err)
 	}
 }
 

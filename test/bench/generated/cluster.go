@@ -37,6 +37,9 @@ import (
 //     and the port of a Service. The addresses are 100.64.0.0 + 1 + 10n and the
 //     next nine. When it is headless, the hostnames are "imp-NNNNN-0" to
 //     "imp-NNNNN-4" in either cluster.
+//   - Pod object n is "pod-NNNNNN", n in six digits, in namespace n modulo
+//     Namespaces, with the address of pod n. Objects with n from 0 to Pods-1
+//     exist: none by default, since DNS servers read pods only when they have to.
 //
 // The number of endpoints is exactly Endpoints, those of imports not counted.
 // Slices hold at most 100 endpoints and, like everything else, carry the labels,
@@ -49,6 +52,7 @@ type Cluster struct {
 	Nodes      int
 	Namespaces int
 	Imports    int
+	Pods       int
 	Headless   float64 // share of the Services and of the imports, from 0 to 1
 	Seed       uint64
 }
@@ -85,6 +89,8 @@ func (g Cluster) Validate() error {
 		return fmt.Errorf("namespaces: %d is not from 1 to 1000", g.Namespaces)
 	case g.Imports < 0 || g.Imports > 100_000:
 		return fmt.Errorf("imports: %d is not from 0 to 100000", g.Imports)
+	case g.Pods < 0 || g.Pods > 1_000_000:
+		return fmt.Errorf("pods: %d is not from 0 to 1000000", g.Pods)
 	case g.Headless < 0 || g.Headless > 1:
 		return fmt.Errorf("headless: %g is not from 0 to 1", g.Headless)
 	}
@@ -169,7 +175,7 @@ func addressAfter(first string, n int) string {
 }
 
 // Each calls use with every object of the cluster: namespaces, nodes, each Service
-// before its slices, and each import before its slices. It stops at the first
+// before its slices, each import before its slices, and pods. It stops at the first
 // error. Callers may store the objects, and change them.
 func (g Cluster) Each(use func(runtime.Object) error) error {
 	if err := g.Validate(); err != nil {
@@ -192,6 +198,11 @@ func (g Cluster) Each(use func(runtime.Object) error) error {
 	}
 	for n := range g.Imports {
 		if err := useWithSlices(use, g.ImportObject(n), g.ImportSliceObjects(n)); err != nil {
+			return err
+		}
+	}
+	for n := range g.Pods {
+		if err := use(g.PodObject(n)); err != nil {
 			return err
 		}
 	}

@@ -15,7 +15,7 @@ import (
 // the names that the naming functions return, and that they are the same each time.
 func TestCluster(t *testing.T) {
 	for _, g := range []Cluster{
-		{Services: 1000, Endpoints: 11000, Nodes: 50, Namespaces: 100, Headless: 0.1, Seed: 1},
+		{Services: 1000, Endpoints: 11000, Nodes: 50, Namespaces: 100, Pods: 300, Headless: 0.1, Seed: 1},
 		{Services: 7, Endpoints: 3, Nodes: 1, Namespaces: 2, Headless: 0.5, Seed: 2},
 		{Services: 10, Endpoints: 1234, Nodes: 3, Namespaces: 1, Headless: 1, Seed: 3},
 		{Services: 10, Endpoints: 0, Nodes: 3, Namespaces: 1, Headless: 0, Seed: 3},
@@ -98,7 +98,7 @@ func checkNames(t *testing.T, g Cluster, all []runtime.Object) {
 		seen[name] = true
 	}
 	for kind, want := range map[string]int{
-		"*v1.Service": g.Services, "*v1.Node": g.Nodes, "*v1.Namespace": g.Namespaces, "*v1beta1.ServiceImport": g.Imports,
+		"*v1.Service": g.Services, "*v1.Node": g.Nodes, "*v1.Namespace": g.Namespaces, "*v1beta1.ServiceImport": g.Imports, "*v1.Pod": g.Pods,
 	} {
 		if counts[kind] != want {
 			t.Errorf("%+v: %d objects %s, want %d", g, counts[kind], kind, want)

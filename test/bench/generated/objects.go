@@ -22,6 +22,7 @@ const (
 	randomSlices
 	randomImport
 	randomImportSlices
+	randomPod
 )
 
 // generatedImages is the number of container images of a node.
