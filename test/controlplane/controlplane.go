@@ -206,21 +206,32 @@ func (c *ControlPlane) Client() kubernetes.Interface { return c.client }
 // "system:serviceaccount:NAMESPACE:NAME".
 func (c *ControlPlane) KubeconfigFor(user string, groups ...string) string {
 	c.t.Helper()
+	path, err := c.UserKubeconfig(user, groups...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return path
+}
+
+// UserKubeconfig is KubeconfigFor for a control plane that belongs to no test. Each file has another certificate.
+func (c *ControlPlane) UserKubeconfig(user string, groups ...string) (path string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("make kubeconfig for %q: %w", user, err)
+		}
+	}()
 	certificate, key, err := c.authority.client(user, groups)
 	if err != nil {
-		c.t.Fatalf("make kubeconfig for %q: %v", user, err)
+		return "", err
 	}
 	file, err := os.CreateTemp(c.dir, "user-*.kubeconfig")
 	if err != nil {
-		c.t.Fatalf("make kubeconfig for %q: %v", user, err)
+		return "", err
 	}
 	if err := file.Close(); err != nil {
-		c.t.Fatalf("make kubeconfig for %q: %v", user, err)
+		return "", err
 	}
-	if err := writeKubeconfig(file.Name(), newKubeconfig(c.URL(), c.authority.pem, certificate, key)); err != nil {
-		c.t.Fatalf("make kubeconfig for %q: %v", user, err)
-	}
-	return file.Name()
+	return file.Name(), writeKubeconfig(file.Name(), newKubeconfig(c.URL(), c.authority.pem, certificate, key))
 }
 
 // StartAPIServer starts the API server again after KillAPIServer, on the same

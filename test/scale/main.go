@@ -39,13 +39,16 @@ func main() {
 const pinned = "pinned"
 
 func run(ctx context.Context, args []string) error {
+	if len(args) == 2 && args[0] == instancesMode {
+		return serveInstances(ctx, args[1])
+	}
 	if len(args) == 0 || args[0] != pinned {
-		if _, _, err := parse(args); err != nil {
+		if _, err := parse(args); err != nil {
 			return err
 		}
 		return pin(args)
 	}
-	wanted, states, err := parse(args[1:])
+	wanted, err := parse(args[1:])
 	if err != nil {
 		return err
 	}
@@ -59,8 +62,11 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	fmt.Printf("%s. %s.\n", child.Machine(), strings.Join(b.versions, "; "))
-	for _, s := range wanted {
-		if err := b.measureSize(ctx, s, states); err != nil {
+	if wanted.storm > 0 {
+		return b.inWorld(func(api *kubeapi.Server) error { return b.measureStorm(ctx, api, wanted.storm) })
+	}
+	for _, s := range wanted.sizes {
+		if err := b.inWorld(func(api *kubeapi.Server) error { return b.measureSize(ctx, api, s, wanted.states) }); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
@@ -81,26 +87,33 @@ func pin(args []string) error {
 	return syscall.Exec(taskset, command, os.Environ()) // #nosec G204
 }
 
-// parse returns the sizes of a command line, and whether states are measured instead of phases.
-func parse(args []string) (wanted []size, states bool, err error) {
+// settings are those of a run.
+type settings struct {
+	sizes  []size
+	states bool // instead of phases
+	storm  int  // instances, instead of sizes
+}
+
+func parse(args []string) (wanted settings, err error) {
 	names := "medium,headless"
 	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
 	flags.StringVar(&names, "size", names, "the `sizes` to measure, of "+strings.Join(sizeNames(), ",")+", with commas between them")
-	flags.BoolVar(&states, "states", false, "measure only the start and memory, each with another option: topology, ServiceImports, pods")
+	flags.BoolVar(&wanted.states, "states", false, "measure only the start and memory, each with another option: topology, ServiceImports, pods")
+	flags.IntVar(&wanted.storm, "storm", 0, "measure this `number` of clients of clusterdns when the API server returns, and nothing else")
 	if err := flags.Parse(args); err != nil {
-		return nil, false, err
+		return wanted, err
 	}
 	if flags.NArg() > 0 {
-		return nil, false, fmt.Errorf("unknown argument %q", flags.Arg(0))
+		return wanted, fmt.Errorf("unknown argument %q", flags.Arg(0))
 	}
 	for name := range strings.SplitSeq(names, ",") {
 		i := slices.IndexFunc(sizes, func(s size) bool { return s.name == name })
 		if i < 0 {
-			return nil, false, fmt.Errorf("invalid size %q: want %s", name, strings.Join(sizeNames(), ", "))
+			return wanted, fmt.Errorf("invalid size %q: want %s", name, strings.Join(sizeNames(), ", "))
 		}
-		wanted = append(wanted, sizes[i])
+		wanted.sizes = append(wanted.sizes, sizes[i])
 	}
-	return wanted, states, nil
+	return wanted, nil
 }
 
 // find builds clusterdns and finds the programs of other projects.
@@ -122,8 +135,8 @@ func (b *bench) find(ctx context.Context) (err error) {
 	return child.Build(ctx, b.programs[0].path, "github.com/nearside-dns/nearside/cmd/clusterdns")
 }
 
-// measureSize measures all programs on an API server of their own with a cluster, and prints the table.
-func (b *bench) measureSize(ctx context.Context, s size, states bool) error {
+// inWorld calls a function with an API server of its own.
+func (b *bench) inWorld(measure func(api *kubeapi.Server) error) error {
 	folder, err := os.MkdirTemp(b.folder, "api-")
 	if err != nil {
 		return err
@@ -132,12 +145,17 @@ func (b *bench) measureSize(ctx context.Context, s size, states bool) error {
 	if err != nil {
 		return err
 	}
+	return errors.Join(measure(api), api.Plane().Close())
+}
+
+// measureSize measures all programs with a cluster, and prints the table.
+func (b *bench) measureSize(ctx context.Context, api *kubeapi.Server, s size, states bool) error {
 	measure, rows := b.measure, phaseRows()
 	if states {
 		measure, rows = b.measureStates, stateRows()
 	}
 	figures, err := measure(ctx, api, s)
-	if err := errors.Join(err, api.Plane().Close()); err != nil {
+	if err != nil {
 		return err
 	}
 	return report(os.Stdout, s, rows, figures)

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
@@ -12,6 +15,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == instancesMode {
+		if err := serveInstances(context.Background(), os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(1)
+	}
 	os.Exit(kubeapi.Main(func() int { return daemon.Main(m) }))
 }
 
@@ -78,6 +87,32 @@ func TestStates(t *testing.T) {
 	checkFigures(t, all, stateRows(), optional)
 	if all[figure("topology", rest)][nameClusterDNS] == 0 {
 		t.Error("no figures with topology")
+	}
+}
+
+// TestStorm: all instances have a Service that is created after the API server has returned, and the API server's metrics have
+// their requests.
+func TestStorm(t *testing.T) {
+	const instances = instancesPerProcess + 5
+	all, err := (&bench{folder: t.TempDir()}).storms(t.Context(), kubeapi.New(t), sizes[0], instances, []time.Duration{0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 2 {
+		t.Fatalf("%d storms, want 2", len(all))
+	}
+	for _, s := range all {
+		t.Run(s.what, func(t *testing.T) {
+			if len(s.after) != instances || s.after[instances-1] <= 0 {
+				t.Errorf("times of instances %v, want %d", s.after, instances)
+			}
+			if last := s.flows.all[len(s.flows.all)-1]; last.dispatched < 3*instances {
+				t.Errorf("%v requests dispatched, want at least a watch of each of 3 resources by %d", last.dispatched, instances)
+			}
+			if s.codes["200"] < 3*instances {
+				t.Errorf("responses %v, want one for each watch of 3 resources by %d", s.codes, instances)
+			}
+		})
 	}
 }
 
