@@ -82,9 +82,9 @@ func TestGateCounts(t *testing.T) {
 	}
 }
 
-// TestGateHolds: neither bytes nor the end of a connection pass while the gate holds; cut ends the connection, and a new one
+// TestGateHeld: neither bytes nor the end of a connection pass while the gate holds; cut ends the connection, and a new one
 // works, also one that was opened meanwhile.
-func TestGateHolds(t *testing.T) {
+func TestGateHeld(t *testing.T) {
 	g := echoThrough(t)
 	c := dialGate(t, g)
 	if err := exchange(c, 10); err != nil {

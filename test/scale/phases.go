@@ -100,7 +100,7 @@ func (b *bench) measureOne(ctx context.Context, w *world, p program, all figures
 	return r.timeChanges(ctx)
 }
 
-// usage is what a server has used since its start.
+// usage is the CPU time of a server and the bytes for it since its start.
 type usage struct {
 	cpu   time.Duration
 	bytes int64

@@ -14,7 +14,7 @@ type state struct {
 	zone, option string
 	// only is the program that has the option, "" for both.
 	only string
-	// name and address of an answer that depends on what is read
+	// answer returns a name and its address, both of objects that only this option needs; nil for none
 	answer func(w *world) (name, address string)
 }
 

@@ -118,7 +118,7 @@ func Await(ctx context.Context, within time.Duration, what string, condition fun
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s: not within %s", what, within)
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 	return nil
