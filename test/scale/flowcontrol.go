@@ -103,6 +103,12 @@ func (s *flows) end(ctx context.Context, api *kubeapi.Server) error {
 	return err
 }
 
+// restarted drops the samples of the API server that ended before another one accepted connections, which began with no requests.
+func (s *flows) restarted(accepts time.Time) {
+	s.all = slices.DeleteFunc(s.all, func(f flow) bool { return f.at.Before(accepts) })
+	s.all = slices.Insert(s.all, 0, flow{at: accepts})
+}
+
 // highest returns the highest rate of requests per second, dispatched and rejected, and the most in a queue.
 func (s *flows) highest() (rate, inQueue float64) {
 	last := s.all[0]

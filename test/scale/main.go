@@ -46,6 +46,7 @@ func run(ctx context.Context, args []string) error {
 		if _, err := parse(args); err != nil {
 			return err
 		}
+		fmt.Printf("%s.\n", child.Machine()) // of all cores
 		return pin(args)
 	}
 	wanted, err := parse(args[1:])
@@ -61,7 +62,7 @@ func run(ctx context.Context, args []string) error {
 	if err := b.find(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("%s. %s.\n", child.Machine(), strings.Join(b.versions, "; "))
+	fmt.Printf("%s.\n", strings.Join(b.versions, "; "))
 	if wanted.storm > 0 {
 		return b.inWorld(func(api *kubeapi.Server) error { return b.measureStorm(ctx, api, wanted.storm) })
 	}

@@ -75,4 +75,8 @@ func TestHighest(t *testing.T) {
 	if rate, inQueue := f.highest(); rate != 25 || inQueue != 3 {
 		t.Errorf("%v requests/s and %v in queues, want 25 and 3", rate, inQueue)
 	}
+	f.restarted(at(2))
+	if rate, inQueue := f.highest(); rate != 75 || inQueue != 2 {
+		t.Errorf("%v requests/s and %v in queues after a restart, want 75 and 2", rate, inQueue)
+	}
 }

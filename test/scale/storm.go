@@ -77,12 +77,13 @@ func (b *bench) storms(ctx context.Context, api *kubeapi.Server, s size, instanc
 	if err := f.permit(ctx); err != nil {
 		return nil, err
 	}
-	start, err := f.measure(ctx, "start", func(context.Context) error { return f.start(ctx, instances) })
+	start, err := f.measure(ctx, "start", func(ctx context.Context) error { return f.start(ctx, instances) })
 	if err != nil {
 		return nil, err
 	}
 	all = append(all, start)
 	for _, outage := range outages {
+		var accepts time.Time
 		one, err := f.measure(ctx, fmt.Sprintf("API server away for %s", outage), func(ctx context.Context) error {
 			if err := api.Plane().EndAPIServer(); err != nil {
 				return err
@@ -90,8 +91,12 @@ func (b *bench) storms(ctx context.Context, api *kubeapi.Server, s size, instanc
 			if err := child.Pause(ctx, outage); err != nil {
 				return err
 			}
-			return w.restart(ctx, func() error { return nil })
+			return w.restart(ctx, func() error {
+				accepts = time.Now()
+				return nil
+			})
 		})
+		one.flows.restarted(accepts)
 		if err != nil {
 			return nil, err
 		}
@@ -176,13 +181,6 @@ func (f *fleet) measure(ctx context.Context, what string, begin func(context.Con
 	}
 	err = errors.Join(err, s.flows.end(ctx, f.api))
 	slices.Sort(s.after)
-	// Samples from before a restart have the counters of the former process.
-	for i := len(s.flows.all) - 1; i > 0; i-- {
-		if s.flows.all[i].dispatched < s.flows.all[i-1].dispatched {
-			s.flows.all = s.flows.all[i:]
-			break
-		}
-	}
 	return s, err
 }
 
