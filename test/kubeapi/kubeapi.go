@@ -164,7 +164,7 @@ func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
 func (s *Server) Plane() *controlplane.ControlPlane { return s.store.plane }
 
 // Put creates or updates objects, in order: Services, Pods, Nodes, Namespaces,
-// EndpointSlices, ServiceImports, and unstructured objects of these kinds and
+// EndpointSlices, IPAddresses, ServiceImports, and unstructured objects of these kinds and
 // ServiceExports and ClusterProperties. Each makes an event, even if it does not
 // change. An empty UID or creation time becomes that of the object with this
 // name, or else a new UID and a time long ago. When Put returns, lists have the objects.

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,6 +25,7 @@ const (
 	ServiceImports    = "serviceimports"
 	ServiceExports    = "serviceexports"
 	ClusterProperties = "clusterproperties"
+	IPAddresses       = "ipaddresses"
 )
 
 // resource is one that a cluster here has objects of.
@@ -43,6 +45,7 @@ var resources = []*resource{
 	{name: Nodes, versions: []string{"v1"}, kind: "Node", keys: "/registry/minions/"},
 	{name: Namespaces, versions: []string{"v1"}, kind: "Namespace", keys: "/registry/namespaces/"},
 	{name: EndpointSlices, group: discoveryv1.GroupName, versions: []string{"v1"}, kind: "EndpointSlice", keys: "/registry/endpointslices/"},
+	{name: IPAddresses, group: networkingv1.GroupName, versions: []string{"v1"}, kind: "IPAddress", keys: "/registry/ipaddresses/"},
 	custom(ServiceImports, mcsv1beta1.GroupName, "ServiceImport", "v1beta1", "v1alpha1"),
 	custom(ServiceExports, mcsv1beta1.GroupName, "ServiceExport", "v1beta1", "v1alpha1"),
 	custom(ClusterProperties, "about.k8s.io", "ClusterProperty", "v1", "v1beta1", "v1alpha1"),
@@ -60,7 +63,7 @@ var scheme = newScheme()
 
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, mcsv1beta1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, mcsv1beta1.AddToScheme} {
 		if err := add(s); err != nil {
 			panic(err) // these types fit together
 		}

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -36,6 +37,9 @@ func newWorld(api *kubeapi.Server, s size) (*world, error) {
 	w := &world{size: s, api: api}
 	var objects []runtime.Object
 	err := s.cluster.Each(func(o runtime.Object) error {
+		if service, ok := o.(*corev1.Service); ok && service.Spec.ClusterIP != corev1.ClusterIPNone {
+			objects = append(objects, allocation(service))
+		}
 		if objects = append(objects, o); len(objects) < batch {
 			return nil
 		}
@@ -50,6 +54,17 @@ func newWorld(api *kubeapi.Server, s size) (*world, error) {
 	}
 	w.gate, err = newGate(strings.TrimPrefix(api.Plane().URL(), "https://"))
 	return w, err
+}
+
+// allocation returns the IPAddress of a Service, as the API server creates it with the Service. Without them it repairs all
+// Services when it starts, which takes more than the minute after which it gives up.
+func allocation(s *corev1.Service) *networkingv1.IPAddress {
+	return &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Spec.ClusterIP, Labels: map[string]string{
+			networkingv1.LabelIPAddressFamily: string(corev1.IPv4Protocol), networkingv1.LabelManagedBy: "ipallocator.k8s.io",
+		}},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: kubeapi.Services, Namespace: s.Namespace, Name: s.Name}},
+	}
 }
 
 // podIP returns the address of a pod in a generation: 10.128.0.0/9 and 10.0.0.0/9 in turn.
