@@ -30,9 +30,16 @@ func dial(address string) (*client, error) {
 	return &client{c}, err
 }
 
-func (c *client) exchange(name string, qtype uint16) (*dns.Msg, error) {
-	r, _, err := (&dns.Client{Timeout: 2 * time.Second}).ExchangeWithConn(new(dns.Msg).SetQuestion(name, qtype), c.Conn)
-	return r, err
+// attempts is the number of queries before an answer is missing: a server under load drops some.
+const attempts = 4
+
+func (c *client) exchange(name string, qtype uint16) (r *dns.Msg, err error) {
+	for range attempts {
+		if r, _, err = (&dns.Client{Timeout: 500 * time.Millisecond}).ExchangeWithConn(new(dns.Msg).SetQuestion(name, qtype), c.Conn); err == nil {
+			return r, nil
+		}
+	}
+	return nil, err
 }
 
 // responds reports whether the server responds to queries.

@@ -98,27 +98,24 @@ func (r *measurement) timeChange(ctx context.Context) (fromResponse, fromRequest
 		at  time.Time
 		err error
 	}
-	name, old := r.timedName(), r.timedAddress()
+	r.changes++
+	name, want := r.timedName(), r.timedAddress()
 	written := make(chan response, 1)
 	requested := time.Now()
 	go func() {
-		at, err := r.change(ctx)
+		at, err := r.write(ctx)
 		written <- response{at, err}
 	}()
-	var answered time.Time
-	for got := old; got == old; answered = time.Now() {
+	for got := ""; got != want; got = r.client.query(name, aType) {
 		if time.Since(requested) > startTimeout {
-			return 0, 0, fmt.Errorf("%s is %s after %s", name, got, startTimeout)
+			return 0, 0, fmt.Errorf("%s: %s after %s, want %s", name, got, startTimeout, want)
 		}
 		time.Sleep(pollPause)
-		got = r.client.query(name, aType)
 	}
+	answered := time.Now()
 	w := <-written
 	if w.err != nil {
 		return 0, 0, w.err
-	}
-	if got := r.client.query(name, aType); got != r.timedAddress() {
-		return 0, 0, fmt.Errorf("%s: %s, want %s", name, got, r.timedAddress())
 	}
 	return max(0, answered.Sub(w.at)), answered.Sub(requested), nil
 }

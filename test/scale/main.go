@@ -156,8 +156,5 @@ func (b *bench) measureSize(ctx context.Context, api *kubeapi.Server, s size, st
 		measure, rows = b.measureStates, stateRows()
 	}
 	figures, err := measure(ctx, api, s)
-	if err != nil {
-		return err
-	}
-	return report(os.Stdout, s, rows, figures)
+	return errors.Join(err, report(os.Stdout, s, rows, figures))
 }

@@ -191,7 +191,8 @@ func (f *fleet) awaitService(ctx context.Context, s *storm, ready time.Time) err
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.cluster.Namespace(0), Name: fmt.Sprintf("storm-%d", f.services)},
 		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Ports: []corev1.ServicePort{{Port: 80}}},
 	}
-	if err := f.api.Apply(ctx, created); err != nil {
+	// The API server may have no time for a write while all instances list.
+	if err := child.Await(ctx, startTimeout, "the write of a Service", func() bool { return f.api.Apply(ctx, created) == nil }); err != nil {
 		return err
 	}
 	all, failures := make([]instancesDone, len(f.addresses)), make([]error, len(f.addresses))
