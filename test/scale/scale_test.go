@@ -106,11 +106,11 @@ func TestStorm(t *testing.T) {
 			if len(s.after) != instances || s.after[instances-1] <= 0 {
 				t.Errorf("times of instances %v, want %d", s.after, instances)
 			}
-			if last := s.flows.all[len(s.flows.all)-1]; last.dispatched < 3*instances {
-				t.Errorf("%v requests dispatched, want at least a watch of each of 3 resources by %d", last.dispatched, instances)
+			if last := s.flows.all[len(s.flows.all)-1]; last.dispatched < instances {
+				t.Errorf("%v requests dispatched, want at least the watch of Services by %d", last.dispatched, instances)
 			}
-			if s.codes["200"] < 3*instances {
-				t.Errorf("responses %v, want one for each watch of 3 resources by %d", s.codes, instances)
+			if s.codes["200"] < instances {
+				t.Errorf("responses %v, want at least that to the watch of Services by %d", s.codes, instances)
 			}
 		})
 	}
