@@ -28,7 +28,10 @@ type exposedServices struct{ k *Kubernetes }
 func (x exposedServices) Modified() int64 { return x.k.index.Modified() }
 
 // Synced implements exposed.Services. Names outside of the cluster's zones are not answered from a snapshot.
-func (x exposedServices) Synced() bool { return x.k.hasSynced() && !x.k.isStale() }
+func (x exposedServices) Synced() bool {
+	complete, stale := x.k.state(false)
+	return complete && !stale
+}
 
 // tracked calls a lookup with the dependencies that bound a validity, nil for none.
 func (x exposedServices) tracked(v *answers.Validity, lookup func(*dependencies)) {

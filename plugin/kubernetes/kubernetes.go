@@ -152,62 +152,69 @@ func (k *Kubernetes) Ready() bool {
 	return true
 }
 
-// needed reports whether every answer needs a resource. Nodes and the ClusterProperty are optional, since the server may lack
-// the permission: callers are unknown then. ServiceImports are needed only in zones of a clusterset.
-func needed(s source.Status) bool {
-	switch s.Resource {
-	case source.ServiceImports, source.Nodes, source.ClusterProperties:
-		return false
-	}
-	return true
-}
+// needed reports whether every answer needs a resource. Without the optional ones, callers are unknown, and names of a clusterset are
+// not answered.
+func needed(s source.Status) bool { return !source.IsOptional(s.Resource) }
 
 func imports(s source.Status) bool { return s.Resource == source.ServiceImports }
 
 func nodes(s source.Status) bool { return s.Resource == source.Nodes }
 
-// hasSynced reports whether all resources needed by every answer have been synced once, or are those of a snapshot.
-func (k *Kubernetes) hasSynced() bool { return k.haveSynced(&k.synced, needed) }
-
-// isStale reports whether records are those of a snapshot.
-func (k *Kubernetes) isStale() bool {
-	return !k.synced.Load() && slices.ContainsFunc(k.status(), func(s source.Status) bool { return s.Restored })
+// state reports whether all records that answers depend on have been read, or are those of a snapshot, and whether any are those of
+// a snapshot. ServiceImports count for names of a clusterset only.
+func (k *Kubernetes) state(clusterset bool) (complete, stale bool) {
+	if !clusterset && k.synced.Load() {
+		return true, false
+	}
+	complete = true
+	for _, s := range k.status() { // once, so that both results are of one moment
+		switch {
+		case !needed(s) && !(clusterset && imports(s)):
+		case s.Restored:
+			stale = true
+		case !s.Synced:
+			complete = false
+		}
+	}
+	if complete && !stale {
+		k.synced.Store(true)
+	}
+	return complete, complete && stale
 }
 
-// isSynced reports whether all resources needed by answers in a zone are synced.
+// hasSynced reports whether the resources needed by every answer have been read once, or are those of a snapshot.
+func (k *Kubernetes) hasSynced() bool {
+	complete, _ := k.state(false)
+	return complete
+}
+
+// isSynced reports whether all resources needed by answers in a zone have been read, or are those of a snapshot.
 func (k *Kubernetes) isSynced(zone string) bool {
-	return k.hasSynced() && (!k.isClusterset(zone) || k.hasImports())
+	complete, _ := k.state(k.isClusterset(zone))
+	return complete
 }
 
 // hasImports reports whether ServiceImports are synced, or not watched. It is false again while a missing resource
 // definition has returned and is not synced yet.
-func (k *Kubernetes) hasImports() bool { return k.areSynced(imports) }
+func (k *Kubernetes) hasImports() bool { return k.areRead(imports) }
 
 // hasNodes reports whether Nodes have been synced once, or are not watched.
-func (k *Kubernetes) hasNodes() bool { return k.haveSynced(&k.nodesSynced, nodes) }
-
-// haveSynced reports whether the selected resources have been synced once, which it stores in done, or are those of a snapshot.
-func (k *Kubernetes) haveSynced(done *atomic.Bool, selects func(source.Status) bool) bool {
-	if done.Load() {
+func (k *Kubernetes) hasNodes() bool {
+	if !k.nodesSynced.Load() && k.areRead(nodes) {
+		k.nodesSynced.Store(!k.areRestored(nodes))
 		return true
 	}
-	all, restored := k.status(), false
-	for _, s := range all {
-		switch {
-		case s.Restored:
-			restored = true
-		case selects(s) && !s.Synced:
-			return false
-		}
-	}
-	if !restored {
-		done.Store(true)
-	}
-	return true
+	return k.nodesSynced.Load()
 }
 
-func (k *Kubernetes) areSynced(selects func(source.Status) bool) bool {
+// areRead reports whether the selected resources have been read, or are those of a snapshot.
+func (k *Kubernetes) areRead(selects func(source.Status) bool) bool {
 	return !slices.ContainsFunc(k.status(), func(s source.Status) bool { return selects(s) && !s.Synced && !s.Restored })
+}
+
+// areRestored reports whether one of the selected resources is that of a snapshot.
+func (k *Kubernetes) areRestored(selects func(source.Status) bool) bool {
+	return slices.ContainsFunc(k.status(), func(s source.Status) bool { return selects(s) && s.Restored })
 }
 
 // exposes reports whether a namespace exists and is one of the configured ones.
@@ -243,8 +250,10 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		return dns.RcodeRefused, nil // plugin transfer precedes this one
 	}
 
-	synced := k.isSynced(zone) // before the lookup, which may find only a part of the records until then
-	stale := synced && k.isStale()
+	synced, stale := k.state(k.isClusterset(zone)) // before the lookup, which may find only a part of the records until then
+	if synced && len(k.clustersets) > 0 && searchlist.HasOption(r) {
+		stale = stale || k.areRestored(imports) // of which a candidate may be
+	}
 	storable := synced && !stale && k.isStorable(r, name, inFront) && !isFallthrough(ctx)
 	q := query{ctx: ctx, state: state, zone: zone, owner: qname, qtype: state.QType(), stale: stale}
 	if synced {
@@ -296,6 +305,7 @@ func newReply(r *dns.Msg) *dns.Msg {
 // send stores a reply and writes it.
 func (k *Kubernetes) send(q *query, a *reply, inFront *answers.Properties) (int, error) {
 	q.caller.count()
+	q.stale = q.stale || q.caller.isUsed() && !k.nodesSynced.Load() && k.areRestored(nodes)
 	k.store(q, a, inFront) // before plugins closer to the client modify it
 	m := a.m
 	if a.suffix != nil {

@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -45,8 +44,8 @@ func (d directive) setup(c *caddy.Controller) error {
 	k.space, k.serves = b.Keyspace, b.Serves
 	offers := &offering{k: k, registry: coherence.Process}
 	reload.Follow(c, reload.Owner{Stop: func(reload.End) error { offers.end(); return nil }}) // before the source ends
-	keep := source.Keep{Snapshot: k.snapshot, Options: k.source.Identity()}
-	source.Follow(c, k.sourceIdentity, src, keep, func(handle *source.Handle) {
+	k.snapshot.Options = k.source.Identity()
+	source.Follow(c, k.sourceIdentity, src, k.snapshot, func(handle *source.Handle) {
 		k.localIPs = boundIPs(c)
 		k.warnShadowed(dnsserver.GetConfig(c).Handler(pluginName))
 		k.shared = block.IsShared(dnsserver.GetConfig(c), k.neutral(d, dnsserver.GetConfig(c).Handler(externalPlugin))...)
@@ -119,7 +118,7 @@ func newKubernetes(zones []string) *Kubernetes {
 
 // sourceIdentity is equal for configurations that can share a source.
 func (k *Kubernetes) sourceIdentity() string {
-	return fmt.Sprintf("%s|%s|%+v", k.from.Identity(), k.source.Identity(), k.snapshot)
+	return k.from.Identity() + "|" + k.source.Identity()
 }
 
 // nodesWait bounds how long the start waits for Nodes after all else is synced. The server may lack the permission.

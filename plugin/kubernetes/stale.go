@@ -4,11 +4,12 @@ import (
 	"slices"
 
 	"github.com/miekg/dns"
-
-	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// asStale returns a reply from a snapshot: a copy with TTLs of at most source.StaleTTL and, for a client with EDNS, an extended
+// staleTTL is the maximum TTL of answers from a snapshot, in seconds.
+const staleTTL = 5
+
+// asStale returns a reply from a snapshot: a copy with TTLs of at most staleTTL and, for a client with EDNS, an extended
 // error (RFC 8914, sections 4.4 and 4.20).
 func asStale(r, m *dns.Msg) *dns.Msg {
 	stale := m.Copy() // a record may be part of another answer
@@ -17,9 +18,9 @@ func asStale(r, m *dns.Msg) *dns.Msg {
 			if rr.Header().Rrtype == dns.TypeOPT {
 				continue // it has other data in place of the TTL
 			}
-			rr.Header().Ttl = min(rr.Header().Ttl, source.StaleTTL)
+			rr.Header().Ttl = min(rr.Header().Ttl, staleTTL)
 			if soa, ok := rr.(*dns.SOA); ok {
-				soa.Minttl = min(soa.Minttl, source.StaleTTL)
+				soa.Minttl = min(soa.Minttl, staleTTL)
 			}
 		}
 	}

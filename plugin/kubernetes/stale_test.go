@@ -68,8 +68,8 @@ func TestStale(t *testing.T) {
 		{"in.shop.svc.cluster.local. A", edns, 3},
 		{"web.default.svc.cluster.local. A", func(r *dns.Msg) *dns.Msg { return withList(t, edns(r), listShop...) }, 19},
 	} {
-		check(t, tc.question, tc.edit, source.StaleTTL, tc.extended)
-		check(t, tc.question, tc.edit, source.StaleTTL, tc.extended) // nothing was stored, nor were its records changed
+		check(t, tc.question, tc.edit, staleTTL, tc.extended)
+		check(t, tc.question, tc.edit, staleTTL, tc.extended) // nothing was stored, nor were its records changed
 	}
 	if k.Ready() {
 		t.Error("ready")

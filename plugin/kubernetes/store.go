@@ -56,7 +56,7 @@ func (k *Kubernetes) store(q *query, a *reply, inFront *answers.Properties) {
 		inFront.Waits = waits
 	}
 	d := q.dependencies
-	if d == nil {
+	if d == nil || q.stale {
 		return
 	}
 	p := &d.properties

@@ -21,7 +21,7 @@ func (k *Kubernetes) Transfer(zone string, serial uint32) (<-chan []dns.RR, erro
 	if !slices.Contains(k.Zones, zone) {
 		return nil, transfer.ErrNotAuthoritative
 	}
-	if !k.isSynced(zone) || k.isStale() {
+	if complete, stale := k.state(k.isClusterset(zone)); !complete || stale {
 		return nil, errNotSynced
 	}
 	soa := k.soa(zone)

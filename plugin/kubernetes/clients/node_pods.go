@@ -72,7 +72,7 @@ func (o options) identity() string {
 // over the source with its data.
 func (s *nodePods) start(c *caddy.Controller) {
 	apiserver.RedirectKlog()
-	source.Follow(c, s.identity, s.source, source.Keep{}, s.handle.Store)
+	source.Follow(c, s.identity, s.source, source.Snapshot{}, s.handle.Store)
 }
 
 // TenantsOf implements Pods. Before the start no pod is known.

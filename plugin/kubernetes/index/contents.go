@@ -2,6 +2,7 @@ package index
 
 import (
 	"iter"
+	"maps"
 	"slices"
 )
 
@@ -102,6 +103,32 @@ func (ix *Index) Restore(c Contents) {
 			ix.replaceNamespaces(slices.Collect(c.Namespaces)) // one pass over the objects for all of them
 		}
 	})
+}
+
+// DropRestored deletes the records of each kind that the source has never replaced.
+func (ix *Index) DropRestored() {
+	ix.write(func() {
+		drop(ix, serviceKind, ix.services.keys(), ix.deleteService)
+		drop(ix, importKind, ix.imports.keys(), ix.deleteImport)
+		drop(ix, sliceKind, maps.Keys(ix.slicesByName), ix.deleteSlice)
+		drop(ix, podKind, maps.Keys(ix.podsByName), ix.deletePod)
+		drop(ix, nodeKind, ix.nodes.byName.keys(), ix.deleteNode)
+		if !ix.replaced[clusterIDKind] {
+			ix.setClusterID(Symbol{})
+		}
+		if !ix.replaced[namespaceKind] {
+			ix.replaceNamespaces(nil)
+		}
+	})
+}
+
+func drop[K any](ix *Index, k kind, keys iter.Seq[K], del func(K)) {
+	if ix.replaced[k] {
+		return
+	}
+	for key := range keys {
+		del(key)
+	}
 }
 
 func restore[R any](ix *Index, k kind, all iter.Seq[R], put func(R)) {

@@ -22,9 +22,13 @@ func Read(from io.ReaderAt, size int64) (Header, index.Contents, error) {
 	if body <= 0 {
 		return Header{}, index.Contents{}, ErrFormat
 	}
-	r := &reader{from: cbor.NewDecoder(bufio.NewReaderSize(io.NewSectionReader(from, 0, body), 1<<16)), symbols: []index.Symbol{{}}}
+	prefix := make([]byte, len(filePrefix))
+	if _, err := from.ReadAt(prefix, 0); err != nil || string(prefix) != filePrefix {
+		return Header{}, index.Contents{}, ErrFormat // before its first bytes are read as a length
+	}
+	r := &reader{from: decoding.NewDecoder(bufio.NewReaderSize(io.NewSectionReader(from, 0, body), 1<<16)), symbols: []index.Symbol{{}}}
 	var h headerItem
-	if err := r.from.Decode(&h); err != nil || h.Magic != magic {
+	if err := r.from.Decode(&h); err != nil {
 		return Header{}, index.Contents{}, ErrFormat
 	}
 	header := Header{Cluster: h.Cluster, Server: h.Server, Options: h.Options, Time: time.UnixMilli(h.Time)}
@@ -47,6 +51,22 @@ func Read(from io.ReaderAt, size int64) (Header, index.Contents, error) {
 			return header, index.Contents{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
 	}
+}
+
+// filePrefix is the beginning of every file: an array of six elements, of which the first one is the magic.
+const filePrefix = "\x86\x71" + magic
+
+// decoding permits all objects that an API server can have.
+var decoding = mustDecoding()
+
+func mustDecoding() cbor.DecMode {
+	mode, err := cbor.DecOptions{
+		MaxArrayElements: 1 << 24, MaxMapPairs: 1 << 20, MaxNestedLevels: 8, UTF8: cbor.UTF8DecodeInvalid,
+	}.DecMode()
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return mode
 }
 
 // check compares the checksum with the body before it.
@@ -100,7 +120,7 @@ func (r *reader) record(item recordItem) error {
 		return read(item, &r.nodes, node)
 	case clusterIDKind:
 		var id string
-		err := cbor.Unmarshal(item.Record, &id)
+		err := decoding.Unmarshal(item.Record, &id)
 		r.clusterID = index.NewSymbol(id)
 		return err
 	}
@@ -109,7 +129,7 @@ func (r *reader) record(item recordItem) error {
 
 func read[I, R any](item recordItem, to *[]R, record func(I) (R, error)) error {
 	var i I
-	if err := cbor.Unmarshal(item.Record, &i); err != nil {
+	if err := decoding.Unmarshal(item.Record, &i); err != nil {
 		return err
 	}
 	made, err := record(i)
@@ -174,19 +194,19 @@ func (r *reader) slice(i sliceItem) (*index.Slice, error) {
 	for at := range count {
 		a, _ := netip.AddrFromSlice(i.Addrs[at*i.Size : (at+1)*i.Size]) // the size is one of an address
 		e := index.Endpoint{Addr: a.Unmap()}
-		if i.Names != nil {
+		if len(i.Names) > 0 {
 			e.Name = i.Names[at]
 		}
-		if i.Zones != nil {
+		if len(i.Zones) > 0 {
 			e.Zone, err = r.symbol(i.Zones[at])
 		}
-		if i.Nodes != nil && err == nil {
+		if len(i.Nodes) > 0 && err == nil {
 			e.Node, err = r.symbol(i.Nodes[at])
 		}
 		if err != nil {
 			return nil, err
 		}
-		if i.Hints != nil {
+		if len(i.Hints) > 0 {
 			if int(i.Hints[at]) >= len(hints) {
 				return nil, fmt.Errorf("hints %d of %d", i.Hints[at], len(hints))
 			}

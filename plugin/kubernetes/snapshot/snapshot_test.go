@@ -90,6 +90,7 @@ func TestInvalid(t *testing.T) {
 		{"unknown hints", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 4), Hints: []uint32{1}})), ErrCorrupt},
 		{"hints of an unknown zone", encoded(header, record(sliceKind, sliceItem{Size: 4, HintSets: []hintsItem{{Zones: []uint32{1}}}})), ErrCorrupt},
 		{"hints of an unknown node", encoded(header, record(sliceKind, sliceItem{Size: 4, HintSets: []hintsItem{{Nodes: []uint32{1}}}})), ErrCorrupt},
+		{"more hints than sets", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 4), Hints: []uint32{2}, HintSets: []hintsItem{{}}})), ErrCorrupt},
 		{"a label without a value", encoded(header, record(nodeKind, nodeItem{Labels: []string{"a"}})), ErrCorrupt},
 		{"an invalid range", encoded(header, record(nodeKind, nodeItem{CIDRs: [][]byte{{10, 0, 0, 0, 99}}})), ErrCorrupt},
 		{"a pod with an invalid address", encoded(header, record(podKind, podItem{IPs: [][]byte{{1}}})), ErrCorrupt},
@@ -104,6 +105,20 @@ func TestInvalid(t *testing.T) {
 			}
 		})
 	}
+	t.Run("empty lists", func(t *testing.T) {
+		data := encoded(header, record(sliceKind, sliceItem{
+			Size: 4, Service: "web", Addrs: make([]byte, 8), Names: []string{}, Zones: []uint32{}, Nodes: []uint32{}, Hints: []uint32{},
+		}))
+		if _, c, err := Read(bytes.NewReader(data), int64(len(data))); err != nil || len(slices.Collect(c.Slices)) != 1 {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("a huge length", func(t *testing.T) {
+		data := append([]byte("\x5b\x00\x00\x00\x7f\xff\xff\xff\xff"), make([]byte, 100)...) // bytes, of which the length is read first
+		if _, _, err := Read(bytes.NewReader(data), int64(len(data))); !errors.Is(err, ErrFormat) {
+			t.Errorf("error %v", err)
+		}
+	})
 	t.Run("a changed byte", func(t *testing.T) {
 		for at := range data {
 			changed := slices.Clone(data)
@@ -115,12 +130,51 @@ func TestInvalid(t *testing.T) {
 	})
 }
 
+// TestExtremes writes and reads objects that only a user with bad intentions makes.
+func TestExtremes(t *testing.T) {
+	many := make([]netip.Addr, 300_000)
+	for i := range many {
+		many[i] = netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+	}
+	labels := map[string]string{}
+	for i := range 200_000 {
+		labels[fmt.Sprint(i)] = ""
+	}
+	ix := index.New()
+	ix.PutService(&index.Service{Namespace: "shop", Name: "many", External: &index.External{IPs: many}})
+	ix.PutSlice(&index.Slice{Namespace: "shop", Name: "odd", Service: "many", Endpoints: []index.Endpoint{{Addr: many[0], Zone: index.NewSymbol("\xff\xfe"), Name: "\xff"}}})
+	ix.PutPod(&index.Pod{Namespace: "shop", Name: "pod", IPs: many[:1], Labels: labels})
+	data := written(t, testHeader, ix)
+	_, c, err := Read(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored := index.New()
+	restored.Restore(c)
+	if dump(restored) != dump(ix) {
+		t.Error("the records differ")
+	}
+}
+
 // FuzzRead reads files with a valid checksum, and restores what they contain.
 func FuzzRead(f *testing.F) {
 	for seed := range uint64(4) {
 		data := written(f, testHeader, randomIndex(rand.New(rand.NewPCG(seed, 1))))
 		f.Add(data[:len(data)-sha256.Size])
 	}
+	empty, err := cbor.Marshal(sliceItem{Size: 4, Service: "web", Addrs: make([]byte, 4), Names: []string{}, Zones: []uint32{}, Nodes: []uint32{}, Hints: []uint32{}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	header, err := cbor.Marshal(headerItem{Magic: magic, Version: Version})
+	if err != nil {
+		f.Fatal(err)
+	}
+	item, err := cbor.Marshal(recordItem{Kind: sliceKind, Record: empty})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(append(header, item...))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		sum := sha256.Sum256(body)
 		data := append(slices.Clone(body), sum[:]...)

@@ -30,7 +30,7 @@ func init() {
 			if configured[key] == nil {
 				configured[key] = newFixedSource()
 			}
-			Follow(c, func() string { return key }, configured[key], Keep{}, func(h *Handle) { handles = append(handles, h) })
+			Follow(c, func() string { return key }, configured[key], Snapshot{}, func(h *Handle) { handles = append(handles, h) })
 		}
 		return nil
 	})

@@ -18,16 +18,19 @@ import (
 // and its index: the server blocks of a Corefile, and the old and the new configuration during a reload. So a reload
 // neither lists the cluster again nor loses its records while the API server is away.
 type Handle struct {
-	shared *shared
-	once   sync.Once
+	shared   *shared
+	snapshot *snapshotter // nil without a snapshot
+	once     sync.Once
 }
 
 type shared struct {
 	key    string
 	source Source
 	index  *index.Index
-	keeper *keeper // nil without a snapshot
+	// snapshots are those of the handles. More than one is in use only during a reload that changes its settings.
+	snapshots []*snapshotter
 	count  int     // of handles; guarded by running.mu
+	ctx    context.Context // of the source
 	stop   context.CancelFunc
 	done   chan struct{}
 }
@@ -45,11 +48,11 @@ const stopWait = time.Second
 // Follow opens a handle when the configuration of a controller starts, and closes it at the end of the configuration; at
 // the end of the process that is after health's lameduck period, during which answers must be right, too. started is
 // called with the handle. Follow is called in setup.
-func Follow(c *caddy.Controller, key func() string, src Source, keep Keep, started func(*Handle)) {
+func Follow(c *caddy.Controller, key func() string, src Source, snapshot Snapshot, started func(*Handle)) {
 	var opened atomic.Pointer[Handle]
 	reload.Follow(c, reload.Owner{
 		Start: func() error {
-			h := Open(key(), src, keep)
+			h := Open(key(), src, snapshot)
 			opened.Store(h)
 			started(h)
 			return nil
@@ -63,33 +66,53 @@ func Follow(c *caddy.Controller, key func() string, src Source, keep Keep, start
 	})
 }
 
-// Keep has the snapshot of a source, and the Identity of its options.
-type Keep struct {
-	Snapshot
-	Options string
-}
-
-// Open returns a handle of the source with a key. If none runs, it starts src.
-func Open(key string, src Source, keep Keep) *Handle {
+// Open returns a handle of the source with a key. If none runs, it starts src. A source with a snapshot is Identified.
+func Open(key string, src Source, snapshot Snapshot) *Handle {
 	running.mu.Lock()
 	defer running.mu.Unlock()
 	at := slices.IndexFunc(running.shared, func(s *shared) bool { return s.key == key })
 	if at < 0 {
-		running.shared = append(running.shared, start(key, src, keep))
+		running.shared = append(running.shared, start(key, src))
 		at = len(running.shared) - 1
 	}
 	h := &Handle{shared: running.shared[at]}
 	h.shared.count++
+	if snapshot.Path != "" {
+		h.snapshot = h.shared.withSnapshot(snapshot)
+	}
 	return h
 }
 
-func start(key string, src Source, keep Keep) *shared {
-	ctx, stop := context.WithCancel(context.Background())
-	s := &shared{key: key, source: src, index: index.New(), stop: stop, done: make(chan struct{})}
-	if keep.Path != "" {
-		s.keeper = &keeper{Snapshot: keep.Snapshot, source: src, options: keep.Options, index: s.index, now: time.Now, ended: ctx.Done()}
-		go s.keeper.run(ctx)
+// withSnapshot returns the snapshotter with these settings, and starts it if there is none. running.mu is locked.
+func (s *shared) withSnapshot(settings Snapshot) *snapshotter {
+	at := slices.IndexFunc(s.snapshots, func(n *snapshotter) bool { return n.Snapshot == settings })
+	if at < 0 {
+		ctx, stop := context.WithCancel(s.ctx)
+		n := &snapshotter{Snapshot: settings, source: s.source.(Identified), index: s.index, now: time.Now, stop: stop, ctx: ctx}
+		s.snapshots = append(s.snapshots, n)
+		at = len(s.snapshots) - 1
+		go n.run(ctx)
 	}
+	n := s.snapshots[at]
+	n.users++
+	return n
+}
+
+// release stops a snapshotter that no other handle uses. running.mu is locked.
+func (s *shared) release(n *snapshotter) {
+	if n.users--; n.users > 0 {
+		return
+	}
+	n.stop()
+	s.snapshots = slices.DeleteFunc(s.snapshots, func(o *snapshotter) bool { return o == n })
+	if len(s.snapshots) == 0 && n.isInUse() { // otherwise the next one has the records
+		n.endUse()
+	}
+}
+
+func start(key string, src Source) *shared {
+	ctx, stop := context.WithCancel(context.Background())
+	s := &shared{key: key, source: src, index: index.New(), ctx: ctx, stop: stop, done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
 		src.Run(ctx, s.index)
@@ -102,22 +125,27 @@ func (h *Handle) Index() *index.Index { return h.shared.index }
 
 // Status returns the state of the source's resources.
 func (h *Handle) Status() []Status {
-	all := h.shared.source.Status()
-	if k := h.shared.keeper; k != nil {
-		all = k.status(all)
+	if h.snapshot != nil {
+		return h.snapshot.marked()
 	}
-	return all
+	return h.shared.source.Status()
 }
 
 // Restore puts the records of the snapshot into the index, unless the source has been read by then. It reports whether the
-// records of a snapshot are in use, which Status tells.
-func (h *Handle) Restore() bool { return h.shared.keeper != nil && h.shared.keeper.restore() }
+// records of a snapshot are in use, which are marked in Status.
+func (h *Handle) Restore() bool { return h.snapshot != nil && h.snapshot.restore(h.snapshot.ctx) }
+
+// Restored reports whether records of a snapshot are in use.
+func (h *Handle) Restored() bool { return h.snapshot != nil && h.snapshot.isInUse() }
 
 // Close closes the handle. The last one to be closed stops the source.
-func (h *Handle) Close() { h.once.Do(h.shared.close) }
+func (h *Handle) Close() { h.once.Do(func() { h.shared.close(h.snapshot) }) }
 
-func (s *shared) close() {
+func (s *shared) close(n *snapshotter) {
 	running.mu.Lock()
+	if n != nil {
+		s.release(n)
+	}
 	s.count--
 	last := s.count == 0
 	if last {

@@ -40,8 +40,8 @@ func (s *fixedSource) hasStopped() bool {
 func TestHandle(t *testing.T) {
 	t.Run("equal keys share a source and its index", func(t *testing.T) {
 		src, other := newFixedSource(), newFixedSource()
-		first, second := Open("a", src, Keep{}), Open("a", other, Keep{})
-		apart := Open("b", other, Keep{})
+		first, second := Open("a", src, Snapshot{}), Open("a", other, Snapshot{})
+		apart := Open("b", other, Snapshot{})
 		if first.Index() != second.Index() || first.Index() == apart.Index() {
 			t.Error("an index is shared where it should not be, or not where it should")
 		}
@@ -61,9 +61,9 @@ func TestHandle(t *testing.T) {
 	})
 
 	t.Run("after the last handle it is started anew", func(t *testing.T) {
-		Open("a", newFixedSource(), Keep{}).Close()
+		Open("a", newFixedSource(), Snapshot{}).Close()
 		src := newFixedSource()
-		Open("a", src, Keep{}).Close()
+		Open("a", src, Snapshot{}).Close()
 		if !src.hasStopped() {
 			t.Error("the second source did not run")
 		}
@@ -73,7 +73,7 @@ func TestHandle(t *testing.T) {
 		src := &stuckSource{end: make(chan struct{})}
 		defer close(src.end)
 		begin := time.Now()
-		Open("a", src, Keep{}).Close()
+		Open("a", src, Snapshot{}).Close()
 		if took := time.Since(begin); took > stopWait+5*time.Second {
 			t.Errorf("waited %s", took)
 		}
@@ -99,8 +99,8 @@ func TestLastSyncMetric(t *testing.T) {
 		t.Fatalf("%d values without a source", n)
 	}
 	now := time.Now()
-	first := Open("a", newFixedSource(Status{Resource: Services, Heard: now}, Status{Resource: Pods}), Keep{})
-	second := Open("b", newFixedSource(Status{Resource: Services, Heard: now.Add(-time.Hour)}), Keep{})
+	first := Open("a", newFixedSource(Status{Resource: Services, Heard: now}, Status{Resource: Pods}), Snapshot{})
+	second := Open("b", newFixedSource(Status{Resource: Services, Heard: now.Add(-time.Hour)}), Snapshot{})
 	defer first.Close()
 	defer second.Close()
 	if n := count(); n != 1 {

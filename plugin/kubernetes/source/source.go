@@ -95,6 +95,15 @@ func (o Options) Identity() string {
 	return fmt.Sprintf("%s%+v", selectors, o)
 }
 
+// IsOptional reports whether answers are made without a resource: the account may lack the permission.
+func IsOptional(resource string) bool {
+	switch resource {
+	case ServiceImports, Nodes, ClusterProperties:
+		return true
+	}
+	return false
+}
+
 // Resources returns the resources that are read with these options.
 func (o Options) Resources() []string {
 	if o.PodsOnly {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -55,16 +56,14 @@ const (
 
 var noon = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 
-// newKeeper returns the keeper of a new source that has read nothing.
-func newKeeper(t *testing.T, path string, now time.Time) (*keeper, *identifiedSource) {
+// newSnapshotter returns that of a new source that has read nothing.
+func newSnapshotter(t *testing.T, path string, now time.Time) (*snapshotter, *identifiedSource) {
 	t.Helper()
 	src := &identifiedSource{status: []Status{{Resource: Services}, {Resource: Namespaces}}}
-	ended := make(chan struct{})
-	k := &keeper{
-		Snapshot: Snapshot{Path: path, Interval: time.Minute, MaxAge: time.Hour}, source: src, options: "topology",
-		index: index.New(), now: func() time.Time { return now }, ended: ended,
+	k := &snapshotter{
+		Snapshot: Snapshot{Path: path, Interval: time.Minute, MaxAge: time.Hour, Options: "topology"},
+		source:   src, index: index.New(), now: func() time.Time { return now }, ctx: t.Context(),
 	}
-	t.Cleanup(func() { close(ended) })
 	return k, src
 }
 
@@ -77,48 +76,59 @@ func webService(ip string) *index.Service {
 }
 
 // write writes the snapshot of a cluster with one Service.
-func write(t *testing.T, path, cluster string, now time.Time) *keeper {
+func write(t *testing.T, path, cluster string, now time.Time) *snapshotter {
 	t.Helper()
-	k, src := newKeeper(t, path, now)
+	k, src := newSnapshotter(t, path, now)
 	k.index.ReplaceServices([]*index.Service{webService("10.0.0.1")})
 	k.index.ReplaceNamespaces([]string{"shop"})
 	src.set(cluster, synced()...)
-	if !k.identify(t.Context()) || !k.write() {
+	if !k.identify(t.Context()) || !k.write(t.Context()) {
 		t.Fatal("no snapshot was written")
 	}
 	return k
 }
 
-func restored(k *keeper) bool { return k.index.Service("shop", "web") != nil }
+func restored(k *snapshotter) bool { return k.index.Service("shop", "web") != nil }
 
 // TestRestore restores files, or refuses them.
 func TestRestore(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		change func(t *testing.T, path string, k *keeper, src *identifiedSource)
+		change func(t *testing.T, path string, k *snapshotter, src *identifiedSource)
 		want   bool
 		log    string
 	}{
-		{"valid", func(*testing.T, string, *keeper, *identifiedSource) {}, true, "10m0s old"},
-		{"no file", func(t *testing.T, path string, _ *keeper, _ *identifiedSource) { remove(t, path) }, false, "no snapshot"},
-		{"too old", func(_ *testing.T, _ string, k *keeper, _ *identifiedSource) { k.MaxAge = 9 * time.Minute }, false, "it is 10m0s old: want at most 9m0s"},
-		{"from the future", func(_ *testing.T, _ string, k *keeper, _ *identifiedSource) {
+		{"valid", func(*testing.T, string, *snapshotter, *identifiedSource) {}, true, "10m0s old"},
+		{"no file", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) { remove(t, path) }, false, "no snapshot"},
+		{"too old", func(_ *testing.T, _ string, k *snapshotter, _ *identifiedSource) { k.MaxAge = 9 * time.Minute }, false, "it is 10m0s old: want at most 9m0s"},
+		{"from the future", func(_ *testing.T, _ string, k *snapshotter, _ *identifiedSource) {
 			k.now = func() time.Time { return noon.Add(-2 * time.Minute) }
 		}, false, "in the future"},
-		{"the clock went back by some seconds", func(_ *testing.T, _ string, k *keeper, _ *identifiedSource) {
+		{"the clock went back by some seconds", func(_ *testing.T, _ string, k *snapshotter, _ *identifiedSource) {
 			k.now = func() time.Time { return noon.Add(-2 * time.Second) }
 		}, true, "-2s old"},
-		{"other options", func(_ *testing.T, _ string, k *keeper, _ *identifiedSource) { k.options = "" }, false, "other options"},
-		{"another cluster", func(t *testing.T, _ string, k *keeper, src *identifiedSource) {
+		{"other options", func(_ *testing.T, _ string, k *snapshotter, _ *identifiedSource) { k.Options = "" }, false, "other options"},
+		{"another cluster", func(t *testing.T, _ string, k *snapshotter, src *identifiedSource) {
 			src.set(otherCluster, Status{Resource: Services})
 			k.identify(t.Context())
 		}, false, "another cluster"},
-		{"a file that is no snapshot", func(t *testing.T, path string, _ *keeper, _ *identifiedSource) {
+		{"a file that is no snapshot", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) {
 			if err := os.WriteFile(path, []byte(strings.Repeat("x", 100)), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, false, "not a snapshot"},
-		{"half of a file", func(t *testing.T, path string, _ *keeper, _ *identifiedSource) {
+		{"a named pipe", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) {
+			remove(t, path)
+			if err := syscall.Mkfifo(path, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, false, "not a regular file"},
+		{"a large file", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) {
+			if err := os.Truncate(path, maxSnapshot+1); err != nil {
+				t.Fatal(err)
+			}
+		}, false, "want at most"},
+		{"half of a file", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) {
 			info, err := os.Stat(path)
 			if err == nil {
 				err = os.Truncate(path, info.Size()-20)
@@ -127,30 +137,33 @@ func TestRestore(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, false, "checksum"},
-		{"a folder", func(t *testing.T, path string, _ *keeper, _ *identifiedSource) {
+		{"a folder", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) {
 			remove(t, path)
 			if err := os.Mkdir(path, 0o700); err != nil {
 				t.Fatal(err)
 			}
-		}, false, "not a snapshot"},
-		{"the source has been read", func(_ *testing.T, _ string, _ *keeper, src *identifiedSource) { src.set(ownCluster, synced()...) }, false, ""},
+		}, false, "not a regular file"},
+		{"access is denied, as while an API server starts", func(_ *testing.T, _ string, _ *snapshotter, src *identifiedSource) {
+			src.set("", Status{Resource: Services, Denied: true}, Status{Resource: Namespaces, Denied: true})
+		}, true, "10m0s old"},
+		{"the source has been read", func(_ *testing.T, _ string, _ *snapshotter, src *identifiedSource) { src.set(ownCluster, synced()...) }, false, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "records")
 			write(t, path, ownCluster, noon)
-			k, src := newKeeper(t, path, noon.Add(10*time.Minute))
+			k, src := newSnapshotter(t, path, noon.Add(10*time.Minute))
 			tc.change(t, path, k, src)
 			logged := captured(t)
-			if got := k.restore(); got != tc.want || restored(k) != tc.want {
+			if got := k.restore(t.Context()); got != tc.want || restored(k) != tc.want {
 				t.Errorf("restored: %t, and the Service exists: %t, want %t", got, restored(k), tc.want)
 			}
-			if got := k.restore(); got != tc.want {
+			if got := k.restore(t.Context()); got != tc.want {
 				t.Errorf("the second time: %t", got)
 			}
 			if !strings.Contains(logged(), tc.log) {
 				t.Errorf("log %q, want %q", logged(), tc.log)
 			}
-			for _, s := range k.status(src.Status()) {
+			for _, s := range k.marked() {
 				if s.Restored != tc.want {
 					t.Errorf("%s: restored %t", s.Resource, s.Restored)
 				}
@@ -170,23 +183,23 @@ func remove(t *testing.T, path string) {
 func TestReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records")
 	write(t, path, ownCluster, noon)
-	k, src := newKeeper(t, path, noon)
-	if !k.restore() {
+	k, src := newSnapshotter(t, path, noon)
+	if !k.restore(t.Context()) {
 		t.Fatal("not restored")
 	}
 	generation := k.index.AccessGeneration().Load()
 	k.index.ReplaceServices([]*index.Service{webService("10.0.0.2")})
 	src.set(ownCluster, Status{Resource: Services, Synced: true}, Status{Resource: Namespaces})
-	if got := k.status(src.Status()); got[0].Restored || !got[1].Restored {
+	if got := k.marked(); got[0].Restored || !got[1].Restored {
 		t.Errorf("after the first of two resources: %+v", got)
 	}
 	time.Sleep(3 * checkEvery) // that long it must not end
-	if got := k.status(src.Status()); !got[1].Restored {
+	if got := k.marked(); !got[1].Restored {
 		t.Errorf("namespaces that have not been read: %+v", got[1])
 	}
 	k.index.ReplaceNamespaces([]string{"shop"})
 	src.set(ownCluster, synced()...)
-	await(t, "the end of the snapshot", func() bool { return !k.status([]Status{{}})[0].Restored })
+	await(t, "the end of the snapshot", func() bool { return !k.isInUse() })
 	if ip := k.index.Service("shop", "web").Service.IPs[0].String(); ip != "10.0.0.2" {
 		t.Errorf("address %s", ip)
 	}
@@ -199,9 +212,9 @@ func TestReplaced(t *testing.T) {
 func TestNewerRecordsStay(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records")
 	write(t, path, ownCluster, noon)
-	k, _ := newKeeper(t, path, noon)
+	k, _ := newSnapshotter(t, path, noon)
 	k.index.ReplaceServices([]*index.Service{webService("10.0.0.2")}) // namespaces are not read
-	if !k.restore() {
+	if !k.restore(t.Context()) {
 		t.Fatal("not restored")
 	}
 	if ip := k.index.Service("shop", "web").Service.IPs[0].String(); ip != "10.0.0.2" || !k.index.HasNamespace("shop") {
@@ -213,15 +226,85 @@ func TestNewerRecordsStay(t *testing.T) {
 func TestOtherCluster(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records")
 	write(t, path, ownCluster, noon)
-	k, src := newKeeper(t, path, noon)
-	if !k.restore() {
+	k, src := newSnapshotter(t, path, noon)
+	if !k.restore(t.Context()) {
 		t.Fatal("not restored")
 	}
 	logged := captured(t)
 	src.set(otherCluster, Status{Resource: Services})
 	k.identify(t.Context())
-	await(t, "the end of the snapshot", func() bool { return !k.status([]Status{{}})[0].Restored })
+	await(t, "the end of the snapshot", func() bool { return !k.isInUse() })
 	await(t, "a log line", func() bool { return strings.Contains(logged(), "another cluster") })
+}
+
+// TestDenied asserts that a denied resource does not end the use of a snapshot, nor has restored records written as current ones.
+func TestDenied(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	write(t, path, ownCluster, noon)
+	k, src := newSnapshotter(t, path, noon.Add(10*time.Minute))
+	if !k.restore(t.Context()) {
+		t.Fatal("not restored")
+	}
+	src.set(ownCluster, Status{Resource: Services, Denied: true}, Status{Resource: Namespaces, Synced: true})
+	if !k.identify(t.Context()) || k.write(t.Context()) {
+		t.Error("restored records are written")
+	}
+	time.Sleep(3 * checkEvery) // that long it must not end
+	if !k.isInUse() {
+		t.Error("a denied resource ended the use of the snapshot")
+	}
+}
+
+// TestOptional asserts that the records of optional resources that the account may not read end with the snapshot.
+func TestOptional(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	k := write(t, path, ownCluster, noon)
+	k.index.PutNode(&index.Node{Name: index.NewSymbol("n1")})
+	k.index.SetClusterID(index.NewSymbol("east"))
+	if !k.write(t.Context()) {
+		t.Fatal("not written")
+	}
+	k, src := newSnapshotter(t, path, noon)
+	src.set("", Status{Resource: Services}, Status{Resource: Nodes})
+	if !k.restore(t.Context()) || k.index.NodeNamed("n1") == nil {
+		t.Fatal("not restored")
+	}
+	k.index.ReplaceServices([]*index.Service{webService("10.0.0.2")})
+	src.set(ownCluster, Status{Resource: Services, Synced: true}, Status{Resource: Nodes, Denied: true})
+	await(t, "the end of the snapshot", func() bool { return !k.isInUse() })
+	await(t, "the end of its records", func() bool {
+		return k.index.NodeNamed("n1") == nil && k.index.ClusterID() == index.Symbol{} && !k.index.HasNamespace("shop")
+	})
+	if !restored(k) {
+		t.Error("a Service that was read is dropped")
+	}
+}
+
+// TestReload has a second configuration with another interval take over the use of a snapshot.
+func TestReload(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	write(t, path, ownCluster, time.Now())
+	settings := Snapshot{Path: path, Interval: time.Minute, MaxAge: time.Hour, Options: "topology"}
+	src := &identifiedSource{status: []Status{{Resource: Services}}}
+	before := Open("source", src, settings)
+	if !before.Restore() {
+		t.Fatal("not restored")
+	}
+	settings.Interval = time.Second
+	after := Open("source", src, settings)
+	if !after.Restore() {
+		t.Fatal("not restored by the next configuration")
+	}
+	before.Close()
+	if !after.Status()[0].Restored || after.Index().Service("shop", "web") == nil {
+		t.Errorf("after the reload: %+v", after.Status())
+	}
+	none := Open("source", src, Snapshot{})
+	defer none.Close()
+	after.Close()
+	if none.Status()[0].Restored || none.Index().Service("shop", "web") != nil {
+		t.Errorf("without a snapshot: %+v", none.Status())
+	}
 }
 
 // TestWrite writes files, or does not.
@@ -261,16 +344,24 @@ func TestWrite(t *testing.T) {
 		{"unchanged for a quarter of the maximum age", 18 * time.Minute, func() {}, 18 * time.Minute},
 		{"a Node changes", 19 * time.Minute, func() { k.index.PutNode(&index.Node{Name: index.NewSymbol("n1")}) }, 19 * time.Minute},
 		{"a resource is not read", 40 * time.Minute, func() { src.set(ownCluster, Status{Resource: Services}) }, 19 * time.Minute},
-		{"the account may not read it", 41 * time.Minute, func() {
+		{"a needed resource is denied", 40 * time.Minute, func() {
+			src.set(ownCluster, Status{Resource: Services, Synced: true}, Status{Resource: Namespaces, Denied: true})
+		}, 19 * time.Minute},
+		{"an optional resource is denied", 41 * time.Minute, func() {
 			src.set(ownCluster, Status{Resource: Nodes, Denied: true}, Status{Resource: Services, Synced: true})
 		}, 41 * time.Minute},
+		{"a watch is frozen", 55 * time.Minute, func() {
+			k.index.PutService(webService("10.0.0.8"))
+			src.set(ownCluster, Status{Resource: Services, Synced: true, Frozen: true, Heard: noon.Add(42 * time.Minute)})
+		}, 42 * time.Minute},
 		{"the API server is away", 60 * time.Minute, func() {
+			k.index.PutService(webService("10.0.0.7"))
 			src.set(ownCluster, Status{Resource: Services, Synced: true, Uncertain: true, Heard: noon.Add(45 * time.Minute)})
 		}, 45 * time.Minute},
 	} {
 		k.now = func() time.Time { return noon.Add(step.after) }
 		step.change()
-		k.write()
+		k.write(t.Context())
 		if at := header().Time; !at.Equal(noon.Add(step.at)) {
 			t.Errorf("%s: the file is from %s, want %s", step.name, at.Sub(noon), step.at)
 		}
@@ -281,12 +372,12 @@ func TestWrite(t *testing.T) {
 func TestWriteFails(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "later", "records")
-	k, src := newKeeper(t, path, noon)
+	k, src := newSnapshotter(t, path, noon)
 	src.set(ownCluster, synced()...)
 	k.identify(t.Context())
 	logged := captured(t)
 	for range 3 {
-		if k.write() {
+		if k.write(t.Context()) {
 			t.Fatal("written into a folder that does not exist")
 		}
 	}
@@ -296,7 +387,7 @@ func TestWriteFails(t *testing.T) {
 	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if !k.write() || !strings.Contains(logged(), "can be written again") {
+	if !k.write(t.Context()) || !strings.Contains(logged(), "can be written again") {
 		t.Errorf("log %q", logged())
 	}
 }
@@ -304,7 +395,7 @@ func TestWriteFails(t *testing.T) {
 // TestKept runs a source with a snapshot as a process does, and a second one after it that reads nothing.
 func TestKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records")
-	keep := Keep{Snapshot: Snapshot{Path: path, Interval: time.Second, MaxAge: time.Hour}, Options: "topology"}
+	keep := Snapshot{Path: path, Interval: time.Second, MaxAge: time.Hour, Options: "topology"}
 	first := &identifiedSource{status: []Status{{Resource: Services}}, cluster: ownCluster}
 	h := Open("first", first, keep)
 	h.Index().ReplaceServices([]*index.Service{webService("10.0.0.1")})
