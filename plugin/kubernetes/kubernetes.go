@@ -19,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -109,12 +110,13 @@ type options struct {
 	ignoreEmpty    bool
 	startupTimeout time.Duration
 	snapshot       source.Snapshot
-	staleIsReady   bool           // the plugin is ready while it answers from a snapshot
-	topologyKeys   []index.Symbol // default for headless Services without topology settings
-	preferCluster  bool           // prefer the endpoints of headless ServiceImports in this cluster
-	clusterID      index.Symbol   // ID of this cluster; zero for that of its ClusterProperty
-	trust          []netip.Prefix // trusted senders of the caller option; nil for privateRanges
-	coherent       bool           // sessions are offered to node caches
+	snapshotAt     corefile.Position // of the option
+	staleIsReady   bool              // the plugin is ready while it answers from a snapshot
+	topologyKeys   []index.Symbol    // default for headless Services without topology settings
+	preferCluster  bool              // prefer the endpoints of headless ServiceImports in this cluster
+	clusterID      index.Symbol      // ID of this cluster; zero for that of its ClusterProperty
+	trust          []netip.Prefix    // trusted senders of the caller option; nil for privateRanges
+	coherent       bool              // sessions are offered to node caches
 }
 
 // podMode is the mode of option pods, for names such as 1-2-3-4.ns.pod.zone.

@@ -75,6 +75,7 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 	if here, ok := seen["snapshot_ready"]; ok && k.snapshot.Path == "" {
 		return nil, here.Errorf("snapshot_ready requires snapshot")
 	}
+	k.snapshotAt = seen["snapshot"]
 	if d.name == multiclusterDirective.name {
 		k.clustersets = slices.DeleteFunc(slices.Clone(k.Zones), isReverse)
 	}

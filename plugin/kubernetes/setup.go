@@ -36,6 +36,9 @@ func (d directive) setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(d.name, err)
 	}
+	if err := k.claimSnapshot(c); err != nil {
+		return plugin.Error(d.name, err)
+	}
 	src, err := k.from.Open(k.source)
 	if err != nil {
 		return plugin.Error(d.name, err)
@@ -59,6 +62,26 @@ func (d directive) setup(c *caddy.Controller) error {
 		k.Next = next
 		return k
 	})
+	return nil
+}
+
+// snapshotsKey is the key of the blocks with a snapshot, by file, in the storage of a caddy instance.
+type snapshotsKey struct{}
+
+// claimSnapshot returns an error if another block has the same file and reads other records: each would refuse the file of the other.
+func (k *Kubernetes) claimSnapshot(c *caddy.Controller) error {
+	if k.snapshot.Path == "" {
+		return nil
+	}
+	blocks, ok := c.Get(snapshotsKey{}).(map[string]*Kubernetes)
+	if !ok {
+		blocks = map[string]*Kubernetes{}
+		c.Set(snapshotsKey{}, blocks)
+	}
+	if first := blocks[k.snapshot.Path]; first != nil && first.sourceIdentity() != k.sourceIdentity() {
+		return k.snapshotAt.Errorf("snapshot: %s is the file of %s:%d, which reads other records: want one for each", k.snapshot.Path, first.snapshotAt.File, first.snapshotAt.Line)
+	}
+	blocks[k.snapshot.Path] = k
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -92,5 +93,65 @@ func TestStale(t *testing.T) {
 	check(t, "web.shop.svc.cluster.local. A", edns, 60, -1)
 	if _, err := k.Transfer("cluster.local.", 0); err != nil {
 		t.Errorf("the zone is not transferred: %v", err)
+	}
+}
+
+// TestSnapshotFiles has two blocks with one file: it is an error if they read other records.
+func TestSnapshotFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records")
+	block := func(zone, options string) string {
+		return zone + ":0 {\nkubernetes " + zone + " {\nendpoint http://127.0.0.1:1\nstartup_timeout 0s\nsnapshot " + path + "\n" + options + "\n}\n}\n"
+	}
+	for _, tc := range []struct{ name, corefile, want string }{
+		{"the same records", block("a.test", "ttl 30") + block("b.test", "pods insecure"), ""},
+		{"other records", block("a.test", "") + block("b.test", "pods verified"), "Corefile:13 - Error during parsing: snapshot: " + path + " is the file of Corefile:5, which reads other records: want one for each"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inst, err := run(t, tc.corefile)
+			if tc.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("error %v, want %s", err, tc.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if errs := inst.ShutdownCallbacks(); len(errs) > 0 {
+				t.Error(errs)
+			}
+			if err := inst.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestStale_Optional has read all but ServiceImports and Nodes, which are those of a snapshot: only answers that depend on them are stale.
+func TestStale_Optional(t *testing.T) {
+	k := placed(t, "kubernetes cluster.local {\ntopology\n}")
+	k.attach(indexOf(k), func() []source.Status {
+		return []source.Status{{Resource: source.Services, Synced: true}, {Resource: source.Nodes, Restored: true}, {Resource: source.ServiceImports, Restored: true}}
+	})
+	k.synced.Store(false)
+	k.nodesSynced.Store(false)
+	for name, want := range map[string]int{"plain": -1, "close": 3} {
+		r := new(dns.Msg).SetQuestion(name+".shop.svc.cluster.local.", dns.TypeA).SetEdns0(1232, false)
+		if got := extendedError(askMsg(t, k, r)); got != want {
+			t.Errorf("%s: extended error %d, want %d", name, got, want)
+		}
+	}
+	if !k.synced.Load() || k.nodesSynced.Load() || !k.Ready() {
+		t.Errorf("synced %t, nodes synced %t, ready %t", k.synced.Load(), k.nodesSynced.Load(), k.Ready())
+	}
+	k = placedImports(t, "kubernetes cluster.local clusterset.local {\nmulticluster clusterset.local\n}")
+	k.attach(indexOf(k), func() []source.Status {
+		return []source.Status{{Resource: source.Services, Synced: true}, {Resource: source.ServiceImports, Restored: true}}
+	})
+	for name, want := range map[string]int{"plain.shop.svc.clusterset.local.": 3, "plain.shop.svc.cluster.local.": -1} {
+		r := new(dns.Msg).SetQuestion(name, dns.TypeA).SetEdns0(1232, false)
+		if got := extendedError(askMsg(t, k, r)); got != want {
+			t.Errorf("%s: extended error %d, want %d", name, got, want)
+		}
 	}
 }

@@ -29,10 +29,10 @@ type shared struct {
 	index  *index.Index
 	// snapshots are those of the handles. More than one is in use only during a reload that changes its settings.
 	snapshots []*snapshotter
-	count  int     // of handles; guarded by running.mu
-	ctx    context.Context // of the source
-	stop   context.CancelFunc
-	done   chan struct{}
+	count     int             // of handles; guarded by running.mu
+	ctx       context.Context // of the source
+	stop      context.CancelFunc
+	done      chan struct{}
 }
 
 // running are the sources of this process.

@@ -62,7 +62,7 @@ type snapshotter struct {
 	source Identified
 	index  *index.Index
 	now    func() time.Time
-	users  int // open handles; guarded by running.mu
+	users  int             // open handles; guarded by running.mu
 	ctx    context.Context // until the last handle is closed
 	stop   context.CancelFunc
 

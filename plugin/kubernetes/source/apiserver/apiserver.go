@@ -42,7 +42,7 @@ type Source struct {
 	stripper  source.Stripper
 	clients   clients
 	host      string
-	server    string // see Server
+	server    func() string // see Server
 	resources []*resource
 	nodesRead atomic.Bool // whole Nodes, of which only metadata are watched
 	pace      pace
@@ -55,7 +55,7 @@ func New(c Connection, o source.Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, server: serverOf(config), pace: defaultPace()}
+	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, server: func() string { return serverOf(config) }, pace: defaultPace()}
 	if s.clients, err = newClients(config, o); err != nil {
 		return nil, err
 	}

@@ -22,19 +22,20 @@ var _ source.Identified = (*Source)(nil)
 func serverOf(c *rest.Config) string {
 	authority := c.CAData
 	if len(authority) == 0 && c.CAFile != "" {
-		authority, _ = os.ReadFile(c.CAFile) // rest.TransportFor has read it
+		authority, _ = os.ReadFile(c.CAFile) // which is another one after a rotation
 	}
 	return fmt.Sprintf("%s %x", c.Host, sha256.Sum256(authority))
 }
 
 // Server implements source.Identified.
-func (s *Source) Server() string { return s.server }
+func (s *Source) Server() string { return s.server() }
 
 // ClusterUID implements source.Identified. It lists, which the account may, instead of a get.
 func (s *Source) ClusterUID(ctx context.Context) (string, error) {
 	list := &corev1.NamespaceList{}
 	err := s.clients.core.Get().Resource("namespaces").VersionedParams(&metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, metav1.NamespaceSystem).String(),
+		ResourceVersion: "0", // from the cache of the API server
+		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, metav1.NamespaceSystem).String(),
 	}, metav1.ParameterCodec).Do(ctx).Into(list)
 	switch {
 	case err != nil:
