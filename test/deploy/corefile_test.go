@@ -104,8 +104,11 @@ func cluster(t *testing.T) *kubeapi.Server {
 // pods matches the directive that reads the pods of a node.
 var pods = regexp.MustCompile(`(?m)^(    autopath.* @nodelocal)\n`)
 
+// snapshotFolder is the folder of the snapshot in the container of clusterdns.
+const snapshotFolder = "/var/lib/clusterdns"
+
 // onLoopback makes a Corefile answer on PORT of 127.0.0.1, with an API server, one resolver for those of the node, and
-// HTTP on free ports. loop is left out: it ends a process whose upstream does not run yet.
+// HTTP on free ports, and have its snapshot in a folder of the test. loop is left out: it ends a process whose upstream does not run yet.
 func onLoopback(t *testing.T, corefile, apiURL, resolver string) string {
 	t.Helper()
 	corefile = regexp.MustCompile(`(?m)^([.\w-]+):53 \{$`).ReplaceAllString(corefile, "$1:PORT {\n    bind 127.0.0.1")
@@ -115,7 +118,7 @@ func onLoopback(t *testing.T, corefile, apiURL, resolver string) string {
 		corefile = regexp.MustCompile(`(?m)^(\s+`+listener+`)( [\d.:]+)?( \{)?$`).ReplaceAllString(corefile, "$1 "+address+"$3")
 	}
 	corefile = pods.ReplaceAllString(corefile, "$1 {\n        node node-a\n        endpoint "+apiURL+"\n    }\n")
-	return strings.NewReplacer("    loop\n", "", "lameduck 5s", "lameduck 1ms", "/etc/resolv.conf", resolver).Replace(corefile)
+	return strings.NewReplacer("    loop\n", "", "lameduck 5s", "lameduck 1ms", "/etc/resolv.conf", resolver, snapshotFolder, t.TempDir()).Replace(corefile)
 }
 
 // answer returns the records, or the response code, of a question such as "web.shop.svc.cluster.local A".

@@ -183,13 +183,15 @@ func (s *server) withVolumes(t *testing.T, overlay string) {
 	pod := find[*appsv1.Deployment](t, decoded(t, kustomize(t, overlay)), "Deployment clusterdns").Spec.Template.Spec
 	from := map[string]string{}
 	for _, v := range pod.Volumes {
-		from[v.Name] = v.ConfigMap.Name
+		if v.ConfigMap != nil {
+			from[v.Name] = v.ConfigMap.Name
+		}
 	}
 	got := map[string]string{}
 	for _, m := range pod.Containers[0].VolumeMounts {
 		got[m.MountPath] = from[m.Name]
 	}
-	if want := map[string]string{"/etc/coredns": "coredns", "/etc/coredns/custom": "coredns-custom"}; !maps.Equal(got, want) {
+	if want := map[string]string{"/etc/coredns": "coredns", "/etc/coredns/custom": "coredns-custom", snapshotFolder: ""}; !maps.Equal(got, want) {
 		t.Errorf("clusterdns mounts %v, want %v", got, want)
 	}
 }

@@ -90,11 +90,7 @@ func (n *node) start(t *testing.T) *netns.Process {
 	folder := t.TempDir()
 	n.mounted = filepath.Join(folder, "Corefile.base")
 	n.mount(t)
-	capabilities := "-all"
-	for _, c := range n.container.SecurityContext.Capabilities.Add {
-		capabilities += ",+" + strings.ToLower(string(c))
-	}
-	args := []string{"--bounding-set", capabilities, "--inh-caps", "-all", "--no-new-privs", program(t, "nodecache"), "-basecorefile", n.mounted}
+	args := []string{"--bounding-set", boundingSet(n.container), "--inh-caps", "-all", "--no-new-privs", program(t, "nodecache"), "-basecorefile", n.mounted}
 	variables := regexp.MustCompile(`\$\([A-Z0-9_]+_SERVICE_HOST\)`)
 	for _, a := range n.container.Args {
 		a = variables.ReplaceAllString(a, kubeDNS) // as the kubelet does
@@ -115,6 +111,15 @@ func (n *node) start(t *testing.T) *netns.Process {
 		}
 	}
 	return n.bed.Node.StartWith(t, environment, "setpriv", args...)
+}
+
+// boundingSet returns the argument of setpriv for the capabilities of a container.
+func boundingSet(c corev1.Container) string {
+	capabilities := "-all"
+	for _, added := range c.SecurityContext.Capabilities.Add {
+		capabilities += ",+" + strings.ToLower(string(added))
+	}
+	return capabilities
 }
 
 // mount writes the template.

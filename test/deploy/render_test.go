@@ -210,6 +210,8 @@ var variants = map[string]string{
 	"kernel forced":               "nodecache: {kernel: force}",
 	"policies of Cilium":          "networkPolicy: {engine: cilium, serviceIPs: [\"fd00:96::a\"]}",
 	"autoscaling by CPU":          "clusterdns: {autoscaling: {mode: cpu, cpu: \"2\", maxReplicas: 4}}",
+	"without a snapshot":          "clusterdns: {snapshot: {enabled: false, ready: true}}",
+	"a snapshot of the node":      "clusterdns: {snapshot: {hostPath: /var/lib/dns}}",
 	"a startup taint alone":       "nodecache: {startupTaint: not-ready, autopath: false}",
 }
 
@@ -229,6 +231,7 @@ clusterdns:
   topology: true
   pods: verified
   maxConnections: 50000
+  snapshot: {existingClaim: records, ready: true}
   serverBlocks: |
     corp.example.com:53 {
         errors

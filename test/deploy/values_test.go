@@ -69,6 +69,9 @@ func TestInvalidValues(t *testing.T) {
 		{"startup taint", "nodecache: {startupTaint: \"a/b/c\"}", "at '/nodecache/startupTaint'"},
 		{"startup taint of Kubernetes", "nodecache: {startupTaint: node.kubernetes.io/not-ready}", "node.kubernetes.io/not-ready is a taint of Kubernetes"},
 		{"startup taint without the node", "nodecache: {startupTaint: example.com/not-ready, nodeName: false, autopath: false}", "nodecache.startupTaint needs nodecache.nodeName"},
+		{"snapshot in two volumes", "clusterdns: {snapshot: {hostPath: /var/lib/clusterdns, existingClaim: a}}", "clusterdns.snapshot has hostPath and existingClaim"},
+		{"folder of the snapshot", "clusterdns: {snapshot: {hostPath: var/lib}}", "at '/clusterdns/snapshot/hostPath'"},
+		{"claim of the snapshot", "clusterdns: {snapshot: {existingClaim: A}}", "at '/clusterdns/snapshot/existingClaim'"},
 		{"ConfigMap with files", "nodecache: {customConfigMap: \"\"}", "at '/nodecache/customConfigMap'"},
 		{"second address with IPVS", "proxyMode: ipvs\nnodecache: {secondServiceIP: \"fd00:96::a\"}", "nodecache.secondServiceIP is invalid with proxyMode ipvs"},
 	} {

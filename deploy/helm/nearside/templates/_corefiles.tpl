@@ -20,6 +20,14 @@
         {{- if .Values.coherent }}
         coherent
         {{- end }}
+        {{- with .Values.clusterdns.snapshot }}
+        {{- if .enabled }}
+        snapshot /var/lib/clusterdns/records
+        {{- if .ready }}
+        snapshot_ready
+        {{- end }}
+        {{- end }}
+        {{- end }}
         {{- if .Values.clusterdns.topology }}
         topology
         {{- end }}
@@ -47,6 +55,11 @@ import custom/*.server
 {{ . | trimSuffix "\n" }}
 {{- end }}
 {{ end -}}
+
+{{/* Whether clusterdns has the volume for snapshots: "true", or nothing. */}}
+{{- define "nearside.clusterdns.snapshot" -}}
+{{- if regexMatch "(?m)^\\s+snapshot\\s" (.Values.clusterdns.corefile | default (include "nearside.clusterdns.corefile" .)) }}true{{ end -}}
+{{- end -}}
 
 {{/* The option kernel of nodecache: off, on or force. YAML reads on and off without quotes as booleans. */}}
 {{- define "nearside.nodecache.kernel" -}}
