@@ -86,6 +86,7 @@ const clusterCorefile = `.:53 {
         topology
         coherent
         ttl 30
+        snapshot FOLDER/records
         fallthrough in-addr.arpa ip6.arpa
     }
     forward . ` + resolver + `
@@ -109,8 +110,9 @@ ap.k8s.io:53 {
 
 func (b *bed) startClusterDNS(t *testing.T, address string) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "Corefile")
-	write(t, path, strings.NewReplacer("API", b.api.URL(), "ADDRESS", address).Replace(clusterCorefile))
+	folder := t.TempDir()
+	path := filepath.Join(folder, "Corefile")
+	write(t, path, strings.NewReplacer("API", b.api.URL(), "ADDRESS", address, "FOLDER", folder).Replace(clusterCorefile))
 	b.Upstream.Start(t, daemon.Program(t, "clusterdns"), "-conf", path)
 	eventually(t, "clusterdns answers", func() error {
 		return b.answered(b.Upstream, "udp", address, "web.shop.svc.cluster.local.", dns.TypeA)
@@ -154,6 +156,7 @@ ap.k8s.io:53 {
     errors
     cache 30 {
         prefetch 2 1m 50%
+        snapshot FOLDER/external
     }
     reload
     loop
@@ -176,7 +179,7 @@ func (b *bed) startNodecache(t *testing.T) {
 	b.Node.Etc(t, "resolv.conf", "nameserver "+resolver+"\nnameserver "+udpOnly+"\n")
 	folder := t.TempDir()
 	base := filepath.Join(folder, "Corefile.base")
-	write(t, base, strings.ReplaceAll(nodeTemplate, "API", b.api.URL()))
+	write(t, base, strings.NewReplacer("API", b.api.URL(), "FOLDER", folder).Replace(nodeTemplate))
 	b.cache = b.Node.StartWith(t,
 		[]string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + clusterDNS, "NODE_NAME=" + nodeName, "NODE_ZONE=zone-1"},
 		daemon.Program(t, "nodecache"),
@@ -212,6 +215,8 @@ func (b *bed) objects() (all []runtime.Object) {
 	for _, namespace := range []string{"shop", "bank", "Not_a_label"} { // clusterdns skips the last one, and counts it
 		all = append(all, &corev1.Namespace{ObjectMeta: meta("", namespace)})
 	}
+	// Its UID identifies the cluster of a snapshot.
+	all = append(all, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "1"}})
 	all = append(all, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: map[string]string{corev1.LabelTopologyZone: "zone-1"}},
 		Spec:       corev1.NodeSpec{PodCIDR: "10.1.0.0/16", PodCIDRs: []string{"10.1.0.0/16"}},
