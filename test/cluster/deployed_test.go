@@ -57,6 +57,7 @@ var ways = []way{
 		t.Run("update of the DaemonSet", func(t *testing.T) { c.testUpdate(t, "daemonset/nodecache", nodecachePods) })
 		t.Run("update of the Deployment", func(t *testing.T) { c.testUpdate(t, "deployment/clusterdns", clusterdnsPods) })
 		t.Run("nodecache killed", func(t *testing.T) { c.testKilled(t) })
+		t.Run("clusterdns killed while the API server hangs", func(t *testing.T) { c.testSnapshot(t) })
 	}},
 	{name: "helm", service: kubeDNS, files: chart, more: func(t *testing.T, c *cluster) {
 		t.Run("resolv.conf of the node", func(t *testing.T) { c.testResolvConf(t) })
