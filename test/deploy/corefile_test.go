@@ -107,8 +107,8 @@ var pods = regexp.MustCompile(`(?m)^(    autopath.* @nodelocal)\n`)
 // snapshotFolder is the folder of the snapshot in the container of clusterdns.
 const snapshotFolder = "/var/lib/clusterdns"
 
-// onLoopback makes a Corefile answer on PORT of 127.0.0.1, with an API server, one resolver for those of the node, and
-// HTTP on free ports, and have its snapshot in a folder of the test. loop is left out: it ends a process whose upstream does not run yet.
+// onLoopback makes a Corefile answer on PORT of 127.0.0.1, with an API server, one resolver for those of the node, HTTP on
+// free ports, and its snapshot in a folder of the test. loop is left out: it ends a process whose upstream does not run yet.
 func onLoopback(t *testing.T, corefile, apiURL, resolver string) string {
 	t.Helper()
 	corefile = regexp.MustCompile(`(?m)^([.\w-]+):53 \{$`).ReplaceAllString(corefile, "$1:PORT {\n    bind 127.0.0.1")

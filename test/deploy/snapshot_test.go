@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -55,5 +56,31 @@ func TestSnapshotValues(t *testing.T) {
 				t.Errorf("volume: %v, mounted: %v, want %v", volume, mount, tc.volume)
 			}
 		})
+	}
+}
+
+// TestSnapshotClaim compares the claim of the page with that of the component.
+func TestSnapshotClaim(t *testing.T) {
+	page, err := os.ReadFile(deployed + "/overlays/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin = "```yaml\n"
+	from := strings.Index(string(page), begin+"apiVersion: v1\nkind: PersistentVolumeClaim\n")
+	if from < 0 {
+		t.Fatal("the page has no claim")
+	}
+	text, _, _ := strings.Cut(string(page)[from+len(begin):], "```")
+	const name = "clusterdns-snapshot"
+	claim := find[*corev1.PersistentVolumeClaim](t, decoded(t, text), "PersistentVolumeClaim "+name)
+	all := decoded(t, kustomize(t, mine(t, "clusterdns", "overlays/components/snapshot-claim")))
+	deployment := find[*appsv1.Deployment](t, all, "Deployment clusterdns")
+	if claim.Namespace != deployment.Namespace || !slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}) {
+		t.Errorf("claim in %s with %v", claim.Namespace, claim.Spec.AccessModes)
+	}
+	if !slices.ContainsFunc(deployment.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == name
+	}) {
+		t.Errorf("volumes %v", deployment.Spec.Template.Spec.Volumes)
 	}
 }
