@@ -93,3 +93,65 @@ func buildCluster(services, endpoints int) *Index {
 	}
 	return ix
 }
+
+// TestEndpointMemory measures the memory of an endpoint by field, in Services of 50 endpoints. The limits are those of the capacity table in
+// docs/operating.md.
+func TestEndpointMemory(t *testing.T) {
+	const services, endpoints, nodes = 1000, 50, 1500
+	names := make([]Symbol, nodes)
+	for i := range names {
+		names[i] = NewSymbol(fmt.Sprintf("ip-10-0-%d-%d.compute.internal", i/256, i%256))
+	}
+	zones := []Symbol{NewSymbol("zone-a"), NewSymbol("zone-b"), NewSymbol("zone-c")}
+	measure := func(t *testing.T, fill func(n int, e *Endpoint)) float64 {
+		t.Helper()
+		ix := New()
+		before := liveHeap()
+		pod := netip.MustParseAddr("10.128.0.1")
+		for i := range services {
+			s := &Slice{Namespace: "default", Name: fmt.Sprintf("service-%d-abcde", i), Service: fmt.Sprintf("service-%d", i)}
+			for n := range endpoints {
+				e := Endpoint{Addr: pod}
+				fill(i*endpoints+n, &e)
+				s.Endpoints = append(s.Endpoints, e)
+				pod = pod.Next()
+			}
+			ix.PutSlice(s)
+		}
+		bytes := float64(liveHeap()-before) / (services * endpoints)
+		runtime.KeepAlive(ix)
+		return bytes
+	}
+	plain := 0.0
+	for _, tt := range []struct {
+		name  string
+		fill  func(n int, e *Endpoint)
+		limit float64 // bytes of an endpoint, of the first case with its share of Service and slice, of the others in addition to the first
+	}{
+		{"address", func(int, *Endpoint) {}, 50},
+		{"IPv6 address", func(n int, e *Endpoint) {
+			e.Addr = netip.AddrFrom16([16]byte{0xfd, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
+		}, 16},
+		{"name", func(n int, e *Endpoint) { e.Name = fmt.Sprintf("service-%d-%d", n/endpoints, n%endpoints) }, 24},
+		{"zone", func(n int, e *Endpoint) { e.Zone = zones[n%3] }, 14},
+		{"node", func(n int, e *Endpoint) { e.Node = names[n%nodes] }, 14},
+		{"zone, node and hints", func(n int, e *Endpoint) {
+			e.Zone, e.Node, e.Hints = zones[n%3], names[n%nodes], sharedHints[n%3]
+		}, 32},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bytes := measure(t, tt.fill)
+			if plain == 0 {
+				plain = bytes
+			} else {
+				bytes -= plain
+			}
+			t.Logf("%.1f bytes", bytes)
+			if bytes > tt.limit {
+				t.Errorf("%.1f bytes, want at most %.0f", bytes, tt.limit)
+			}
+		})
+	}
+}
+
+var sharedHints = []*Hints{{Zones: []Symbol{NewSymbol("zone-a")}}, {Zones: []Symbol{NewSymbol("zone-b")}}, {Zones: []Symbol{NewSymbol("zone-c")}}}

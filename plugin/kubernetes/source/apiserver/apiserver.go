@@ -44,6 +44,7 @@ type Source struct {
 	host      string
 	server    func() string // see Server
 	resources []*resource
+	garbage   *garbage
 	nodesRead atomic.Bool // whole Nodes, of which only metadata are watched
 	pace      pace
 }
@@ -55,7 +56,7 @@ func New(c Connection, o source.Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, server: func() string { return serverOf(config) }, pace: defaultPace()}
+	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, server: func() string { return serverOf(config) }, garbage: newGarbage(), pace: defaultPace()}
 	if s.clients, err = newClients(config, o); err != nil {
 		return nil, err
 	}
@@ -69,7 +70,7 @@ func New(c Connection, o source.Options) (*Source, error) {
 const finished = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown"
 
 func (s *Source) resource(name string) *resource {
-	r := &resource{name: name, host: s.host, client: s.clients.core, health: newHealth(), consequence: consequenceFor(name, s.options), log: logOf(s.options)}
+	r := &resource{name: name, host: s.host, client: s.clients.core, health: newHealth(), garbage: s.garbage, consequence: consequenceFor(name, s.options), log: logOf(s.options)}
 	watchesFrozen.WithLabelValues(name) // exported as 0, so that alerts see the first as an increase
 	selector := s.options.Labels
 	switch name {

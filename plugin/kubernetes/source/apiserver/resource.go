@@ -32,6 +32,7 @@ type resource struct {
 	version     atomic.Pointer[string]
 	records     records
 	health      *health
+	garbage     *garbage
 	consequence consequence
 	log         clog.P
 }
@@ -137,6 +138,7 @@ func (r *resource) Replace(items []any, _ string) error {
 	}
 	r.records.replace(items)
 	r.health.synced()
+	r.garbage.listed(len(items))
 	return nil
 }
 
