@@ -248,7 +248,7 @@ func (s *snapshotter) restore(ctx context.Context) bool {
 	return true
 }
 
-// read reads the file. A disk that does not respond has the start go on without it.
+// read reads the file. A disk that does not respond has the start continue without it.
 func (s *snapshotter) read() (h snapshot.Header, c index.Contents, err error) {
 	done := make(chan struct{})
 	var readHeader snapshot.Header
