@@ -23,6 +23,7 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 
 	"github.com/nearside-dns/nearside/cmd/internal/flagvalue"
+	"github.com/nearside-dns/nearside/internal/memory"
 	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
@@ -223,7 +224,7 @@ func (d *Daemon) hook(event caddy.EventName, info any) error {
 		d.watchRestarts(instance)
 		d.instance.Store(instance)
 		time.AfterFunc(startTime, func() {
-			if err := releaseProgram(); err != nil {
+			if err := memory.ReleaseProgram(); err != nil {
 				clog.Debugf("Resident memory is not reduced: %v", err)
 			}
 		})

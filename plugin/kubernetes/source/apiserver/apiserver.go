@@ -56,7 +56,7 @@ func New(c Connection, o source.Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, server: func() string { return serverOf(config) }, garbage: newGarbage(), pace: defaultPace()}
+	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, server: func() string { return serverOf(config) }, garbage: processGarbage, pace: defaultPace()}
 	if s.clients, err = newClients(config, o); err != nil {
 		return nil, err
 	}

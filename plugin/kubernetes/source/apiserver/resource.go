@@ -57,8 +57,10 @@ func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 	if r.health.listsAnew() && o.Continue == "" {
 		o.ResourceVersion, o.ResourceVersionMatch = "", "" // the newest, from the database
 	}
+	r.garbage.begin(r)
 	page, err := r.get(ctx, o)
 	if err != nil {
+		r.garbage.end(r)
 		r.health.failed(err)
 		return nil, err
 	}
@@ -118,7 +120,23 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 		r.health.failed(err)
 		return nil, err
 	}
-	return r.health.opened(w, o.SendInitialEvents != nil && *o.SendInitialEvents), nil
+	list := o.SendInitialEvents != nil && *o.SendInitialEvents
+	if list {
+		r.garbage.begin(r)
+	}
+	return r.health.opened(ending{w, func() { r.garbage.end(r) }}, list), nil
+}
+
+// ending is a watch that calls a function at its end.
+type ending struct {
+	watch.Interface
+	ended func()
+}
+
+// Stop is called by the reflector at the end of each watch.
+func (e ending) Stop() {
+	e.Interface.Stop()
+	e.ended()
 }
 
 // Transformer strips the objects of a streamed list as they arrive.
@@ -138,7 +156,7 @@ func (r *resource) Replace(items []any, _ string) error {
 	}
 	r.records.replace(items)
 	r.health.synced()
-	r.garbage.listed(len(items))
+	r.garbage.listed(r, len(items))
 	return nil
 }
 

@@ -1,4 +1,4 @@
-package daemon
+package memory
 
 import (
 	"bufio"
@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// releaseProgram removes the pages of the program's file from the resident memory of the process: most of them have code
+// ReleaseProgram removes the pages of the program's file from the resident memory of the process: most of them have code
 // and tables that only a start or a reload needs. They stay in the kernel's page cache, which reclaims pages that no
 // process maps before others, and a later use costs a minor fault.
-func releaseProgram() error {
+func ReleaseProgram() error {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return err

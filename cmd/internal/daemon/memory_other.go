@@ -1,5 +1,0 @@
-//go:build !linux
-
-package daemon
-
-func releaseProgram() error { return nil }
