@@ -1,0 +1,136 @@
+package test
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/test/bench/generated"
+	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kubeapi"
+)
+
+// limited returns a program that runs another one in a new control group with a memory limit in bytes, and the folder of the group.
+func limited(t *testing.T, program string, limit int) (path, folder string) {
+	t.Helper()
+	parent := memoryGroup(t)
+	folder = filepath.Join(parent, fmt.Sprintf("nearside-limit-%d", os.Getpid()))
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		missingGroup(t, err.Error())
+	}
+	t.Cleanup(func() { // after the end of the program
+		for end := time.Now().Add(10 * time.Second); os.Remove(folder) != nil; time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Errorf("%s cannot be removed", folder)
+				return
+			}
+		}
+	})
+	if err := os.WriteFile(filepath.Join(folder, "memory.limit_in_bytes"), []byte(strconv.Itoa(limit)), 0); err != nil {
+		missingGroup(t, err.Error())
+	}
+	path = filepath.Join(t.TempDir(), "limited")
+	script := fmt.Sprintf("#!/bin/sh\necho $$ > %s/cgroup.procs && exec %s \"$@\"\n", folder, program)
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path, folder
+}
+
+// memoryGroup returns the folder of the memory control group of this process, of version 1.
+func memoryGroup(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if parts := strings.SplitN(strings.TrimSpace(line), ":", 3); len(parts) == 3 && parts[1] == "memory" {
+			return filepath.Join("/sys/fs/cgroup/memory", parts[2])
+		}
+	}
+	missingGroup(t, "no memory control group of version 1")
+	return ""
+}
+
+func missingGroup(t *testing.T, reason string) {
+	t.Helper()
+	if os.Geteuid() == 0 && os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
+		t.Fatal(reason)
+	}
+	t.Skip(reason)
+}
+
+// TestMemoryLimit runs clusterdns in a container with little more memory than it needs: Go's limit follows that of the container, and it
+// survives new lists. With 13 MiB, a process without the limit is killed at the start, and one with it takes 12.
+func TestMemoryLimit(t *testing.T) {
+	const limit = 16 << 20
+	path, folder := limited(t, daemon.ProgramWithoutRace(t, "clusterdns"), limit)
+	api := kubeapi.New(t)
+	cluster := generated.Cluster{Services: 3000, Endpoints: 60_000, Nodes: 100, Namespaces: 50, Headless: 0.1, Seed: 1}
+	var objects []runtime.Object
+	if err := cluster.Each(func(o runtime.Object) error { objects = append(objects, o); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Load(objects...); err != nil {
+		t.Fatal(err)
+	}
+	metrics := fmt.Sprintf("127.0.0.1:%d", daemon.FreePort(t))
+	p := daemon.Launch(t, path, fmt.Sprintf(".:PORT {\n bind 127.0.0.1\n errors\n prometheus %s\n kubernetes cluster.local {\n  endpoint %s\n  startup_timeout 30s\n }\n}\n", metrics, api.URL()))
+	last := cluster.Service(cluster.Services - 1)
+	answers := func() bool {
+		m, err := dns.Exchange(new(dns.Msg).SetQuestion(last.Name+"."+last.Namespace+".svc.cluster.local.", dns.TypeA), p.Addr)
+		return err == nil && m.Rcode == dns.RcodeSuccess && len(m.Answer) > 0
+	}
+	within := func(what string, so func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !so(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("not within a minute: %s", what)
+			}
+		}
+	}
+	within("an answer", answers)
+	if got := daemon.Scrape(t, http.DefaultClient, metrics).Sum("go_gc_gomemlimit_bytes"); math.Abs(got-0.9*limit) > 1 {
+		t.Errorf("Go's limit is %.0f bytes, want nine tenths of %d", got, limit)
+	}
+	for range 2 { // client-go waits longer each time
+		before, begin := api.Requests(), time.Now()
+		if err := api.Expire(); err != nil {
+			t.Fatal(err)
+		}
+		for _, resource := range []string{"services", "endpointslices", "namespaces"} {
+			api.DropWatches(resource)
+		}
+		within("a new list", func() bool {
+			n := 0
+			for r, count := range api.Requests() {
+				if (r.Verb == kubeapi.VerbWatchList || r.Verb == kubeapi.VerbList) && r.Resource == "endpointslices" {
+					n += count - before[r]
+				}
+			}
+			return n > 0
+		})
+		within("an answer", answers)
+		t.Logf("listed after %s", time.Since(begin))
+	}
+	usage, err := os.ReadFile(filepath.Join(folder, "memory.max_usage_in_bytes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("maximum %s bytes of %d", strings.TrimSpace(string(usage)), limit)
+	if kills, err := os.ReadFile(filepath.Join(folder, "memory.oom_control")); err != nil || !strings.Contains(string(kills), "oom_kill 0") {
+		t.Errorf("%s, %v", kills, err)
+	}
+	p.Stop(t)
+}
