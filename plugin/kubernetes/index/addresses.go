@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"iter"
 	"net/netip"
+	"slices"
 )
 
 // addressSlices are the EndpointSlices of Services by the addresses of their endpoints. The key is a hash, since the addresses are
@@ -36,22 +37,23 @@ func (t addressSlices) with(a netip.Addr) iter.Seq[*Slice] {
 
 // move replaces a slice under the addresses of its endpoints. Both may be nil, or of no Service.
 func (t addressSlices) move(old, s *Slice) {
-	for h := range t.hashes(s) {
+	for _, h := range t.hashes(s) {
 		t.add(h, s)
 	}
-	for h := range t.hashes(old) {
+	for _, h := range t.hashes(old) {
 		t.remove(h, old)
 	}
 }
 
-// hashes returns the hashes of a slice's addresses: many endpoints may have the same address.
-func (t addressSlices) hashes(s *Slice) map[addressHash]struct{} {
+// hashes returns the hashes of a slice's addresses, each once: many endpoints may have the same address.
+func (t addressSlices) hashes(s *Slice) []addressHash {
 	if !s.ofService() {
 		return nil
 	}
-	all := make(map[addressHash]struct{}, s.Len())
+	all := make([]addressHash, 0, s.Len())
 	for i := range s.Len() {
-		all[t.hash(s.addr(i))] = struct{}{}
+		all = append(all, t.hash(s.addr(i)))
 	}
-	return all
+	slices.Sort(all)
+	return slices.Compact(all)
 }

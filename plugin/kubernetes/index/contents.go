@@ -95,6 +95,13 @@ func (ix *Index) Restore(c Contents) {
 		if !ix.replaced[clusterIDKind] {
 			ix.setClusterID(c.ClusterID)
 		}
+		if !ix.replaced[sliceKind] {
+			endpoints := 0
+			for s := range c.Slices {
+				endpoints += s.Len()
+			}
+			ix.endpoints.reserve(ix.endpoints.size + endpoints)
+		}
 		restore(ix, sliceKind, c.Slices, ix.putSlice)
 		restore(ix, podKind, c.Pods, ix.putPod)
 		restore(ix, serviceKind, c.Services, ix.putService)

@@ -42,17 +42,18 @@ func (s *Slice) Pack() {
 		return false
 	}
 	p.wide = has(func(e *Endpoint) bool { return !e.Addr.Is4() })
-	addrs := make([]byte, 0, len(s.Endpoints)*p.size())
+	var addrs strings.Builder
+	addrs.Grow(len(s.Endpoints) * p.size())
 	for i := range s.Endpoints {
 		if a := s.Endpoints[i].Addr; p.wide {
 			b := a.As16()
-			addrs = append(addrs, b[:]...)
+			addrs.Write(b[:])
 		} else {
 			b := a.As4()
-			addrs = append(addrs, b[:]...)
+			addrs.Write(b[:])
 		}
 	}
-	p.addrs = string(addrs)
+	p.addrs = addrs.String()
 	var f endpointFields
 	if has(func(e *Endpoint) bool { return e.Name != "" }) {
 		var names strings.Builder

@@ -152,6 +152,23 @@ func (t *table[K, V]) resize() {
 	default:
 		return
 	}
+	t.rehash(want)
+}
+
+// reserve makes room for a number of nodes, which are added soon: otherwise the nodes would be copied each time that the chains double.
+func (t *table[K, V]) reserve(nodes int) {
+	want := len(*t.buckets.Load())
+	for nodes >= 2*want {
+		want *= 2
+	}
+	if want > len(*t.buckets.Load()) {
+		t.rehash(want)
+	}
+}
+
+// rehash sets the number of chains, a power of two.
+func (t *table[K, V]) rehash(want int) {
+	old := *t.buckets.Load()
 	b := make([]atomic.Pointer[node[K, V]], want)
 	for i := range old {
 		for n := old[i].Load(); n != nil; n = n.next {

@@ -191,6 +191,11 @@ func (ix *Index) DeleteSlice(namespace, name string) {
 
 // ReplaceSlices replaces all EndpointSlices.
 func (ix *Index) ReplaceSlices(all []*Slice) {
+	endpoints := 0
+	for _, s := range all {
+		endpoints += s.Len()
+	}
+	ix.write(func() { ix.endpoints.reserve(endpoints) })
 	replaceKind(ix, sliceKind, all, (*Slice).key, ix.putSlice, maps.Keys(ix.slicesByName), ix.deleteSlice)
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -88,6 +89,8 @@ func check(from io.ReaderAt, body int64) error {
 type reader struct {
 	from    *cbor.Decoder
 	symbols []index.Symbol
+	// endpoints are those of the present slice, before they are packed.
+	endpoints []index.Endpoint
 
 	services, imports []*index.Service
 	slices            []*index.Slice
@@ -174,10 +177,8 @@ func (r *reader) slice(i sliceItem) (*index.Slice, error) {
 		return nil, fmt.Errorf("%d bytes of addresses with %d bytes each", len(i.Addrs), i.Size)
 	}
 	count := len(i.Addrs) / i.Size
-	for _, length := range []int{len(i.Names), len(i.Zones), len(i.Nodes), len(i.Hints)} {
-		if length != 0 && length != count {
-			return nil, fmt.Errorf("%d values of a field of %d endpoints", length, count)
-		}
+	if n := len(i.Names); n != 0 && n != count {
+		return nil, fmt.Errorf("%d names of %d endpoints", n, count)
 	}
 	hints := []*index.Hints{nil}
 	for _, h := range i.HintSets {
@@ -191,36 +192,46 @@ func (r *reader) slice(i sliceItem) (*index.Slice, error) {
 		}
 		hints = append(hints, &index.Hints{Nodes: nodes, Zones: zones})
 	}
+	zones, nodes, hinted := len(i.Zones) > 0, len(i.Nodes) > 0, len(i.Hints) > 0
+	s.Endpoints = r.endpoints[:0]
 	for at := range count {
 		a, _ := netip.AddrFromSlice(i.Addrs[at*i.Size : (at+1)*i.Size]) // the size is one of an address
 		e := index.Endpoint{Addr: a.Unmap()}
 		if len(i.Names) > 0 {
 			e.Name = i.Names[at]
 		}
-		if len(i.Zones) > 0 {
-			e.Zone, err = r.symbol(i.Zones[at])
+		if e.Zone, err = value(&i.Zones, zones, r.symbols); err == nil {
+			e.Node, err = value(&i.Nodes, nodes, r.symbols)
 		}
-		if len(i.Nodes) > 0 && err == nil {
-			e.Node, err = r.symbol(i.Nodes[at])
+		if err == nil {
+			e.Hints, err = value(&i.Hints, hinted, hints)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if len(i.Hints) > 0 {
-			if int(i.Hints[at]) >= len(hints) {
-				return nil, fmt.Errorf("hints %d of %d", i.Hints[at], len(hints))
-			}
-			e.Hints = hints[i.Hints[at]]
-		}
 		s.Endpoints = append(s.Endpoints, e)
 	}
+	r.endpoints = s.Endpoints
 	s.Pack()
 	return s, nil
 }
 
+// value returns the value of the next number of a field, zero for a field that no endpoint has.
+func value[T any](field *[]byte, has bool, values []T) (v T, err error) {
+	if !has {
+		return v, nil
+	}
+	n, length := binary.Uvarint(*field)
+	if length <= 0 || n >= uint64(len(values)) {
+		return v, fmt.Errorf("number %d of %d values", n, len(values))
+	}
+	*field = (*field)[length:]
+	return values[n], nil
+}
+
 // symbol returns the symbol with a number.
 func (r *reader) symbol(n uint32) (index.Symbol, error) {
-	if int(n) >= len(r.symbols) {
+	if uint64(n) >= uint64(len(r.symbols)) {
 		return index.Symbol{}, fmt.Errorf("symbol %d of %d", n, len(r.symbols))
 	}
 	return r.symbols[n], nil

@@ -92,8 +92,8 @@ type externalItem struct {
 	Hosts []string
 }
 
-// sliceItem has the endpoints by field. A list is nil if no endpoint has the field. Names of zones and nodes are numbers of symbols
-// of the file, from 1; 0 is none.
+// sliceItem has the endpoints by field. A field is nil if no endpoint has it. Names of zones and nodes are numbers of symbols of the
+// file, from 1; 0 is none. The numbers of all endpoints are varints (package encoding/binary).
 type sliceItem struct {
 	_         struct{} `cbor:",toarray"`
 	Symbols   []string // those that are not in the file before this item
@@ -106,9 +106,9 @@ type sliceItem struct {
 	Size      int    // bytes of each address, 4 or 16
 	Addrs     []byte // of all endpoints
 	Names     []string
-	Zones     []uint32
-	Nodes     []uint32
-	Hints     []uint32 // numbers of HintSets, from 1; 0 is none
+	Zones     []byte
+	Nodes     []byte
+	Hints     []byte // numbers of HintSets, from 1; 0 is none
 	HintSets  []hintsItem
 }
 

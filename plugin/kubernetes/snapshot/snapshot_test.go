@@ -84,13 +84,15 @@ func TestInvalid(t *testing.T) {
 		{"addresses without a size", encoded(header, record(sliceKind, sliceItem{})), ErrCorrupt},
 		{"a part of an address", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 6)})), ErrCorrupt},
 		{"too few names", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 8), Names: []string{"a"}})), ErrCorrupt},
-		{"an unknown zone", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 4), Zones: []uint32{1}})), ErrCorrupt},
-		{"an unknown node", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 4), Nodes: []uint32{1}})), ErrCorrupt},
+		{"an unknown zone", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 4), Zones: []byte{1}})), ErrCorrupt},
+		{"an unknown node", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 4), Nodes: []byte{1}})), ErrCorrupt},
 		{"an unknown cluster", encoded(header, record(sliceKind, sliceItem{Size: 4, Cluster: 1})), ErrCorrupt},
-		{"unknown hints", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 4), Hints: []uint32{1}})), ErrCorrupt},
+		{"too few zones", encoded(header, record(sliceKind, sliceItem{Size: 4, Symbols: []string{"a"}, Addrs: make([]byte, 8), Zones: []byte{1}})), ErrCorrupt},
+		{"half of a number", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 4), Zones: []byte{0x80}})), ErrCorrupt},
+		{"unknown hints", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 4), Hints: []byte{1}})), ErrCorrupt},
 		{"hints of an unknown zone", encoded(header, record(sliceKind, sliceItem{Size: 4, HintSets: []hintsItem{{Zones: []uint32{1}}}})), ErrCorrupt},
 		{"hints of an unknown node", encoded(header, record(sliceKind, sliceItem{Size: 4, HintSets: []hintsItem{{Nodes: []uint32{1}}}})), ErrCorrupt},
-		{"more hints than sets", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 4), Hints: []uint32{2}, HintSets: []hintsItem{{}}})), ErrCorrupt},
+		{"more hints than sets", encoded(header, record(sliceKind, sliceItem{Size: 4, Addrs: make([]byte, 4), Hints: []byte{2}, HintSets: []hintsItem{{}}})), ErrCorrupt},
 		{"a label without a value", encoded(header, record(nodeKind, nodeItem{Labels: []string{"a"}})), ErrCorrupt},
 		{"an invalid range", encoded(header, record(nodeKind, nodeItem{CIDRs: [][]byte{{10, 0, 0, 0, 99}}})), ErrCorrupt},
 		{"a pod with an invalid address", encoded(header, record(podKind, podItem{IPs: [][]byte{{1}}})), ErrCorrupt},
@@ -107,7 +109,7 @@ func TestInvalid(t *testing.T) {
 	}
 	t.Run("empty lists", func(t *testing.T) {
 		data := encoded(header, record(sliceKind, sliceItem{
-			Size: 4, Service: "web", Addrs: make([]byte, 8), Names: []string{}, Zones: []uint32{}, Nodes: []uint32{}, Hints: []uint32{},
+			Size: 4, Service: "web", Addrs: make([]byte, 8), Names: []string{}, Zones: []byte{}, Nodes: []byte{}, Hints: []byte{},
 		}))
 		if _, c, err := Read(bytes.NewReader(data), int64(len(data))); err != nil || len(slices.Collect(c.Slices)) != 1 {
 			t.Errorf("error %v", err)
@@ -162,7 +164,7 @@ func FuzzRead(f *testing.F) {
 		data := written(f, testHeader, randomIndex(rand.New(rand.NewPCG(seed, 1))))
 		f.Add(data[:len(data)-sha256.Size])
 	}
-	empty, err := cbor.Marshal(sliceItem{Size: 4, Service: "web", Addrs: make([]byte, 4), Names: []string{}, Zones: []uint32{}, Nodes: []uint32{}, Hints: []uint32{}})
+	empty, err := cbor.Marshal(sliceItem{Size: 4, Service: "web", Addrs: make([]byte, 4), Names: []string{}, Zones: []byte{}, Nodes: []byte{}, Hints: []byte{}})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bufio"
 	"crypto/sha256"
+	"encoding/binary"
 	"io"
 	"iter"
 	"net/netip"
@@ -94,12 +95,12 @@ func (w *writer) slice(s *index.Slice) sliceItem {
 	}
 	item.Cluster = symbol(s.Cluster)
 	count := s.Len()
-	set := func(list *[]uint32, at int, n uint32) {
+	set := func(list *[]byte, at int, n uint32) {
 		if n != 0 && *list == nil {
-			*list = make([]uint32, count)
+			*list = make([]byte, at, 2*count) // a byte for each endpoint before, which has none
 		}
-		if n != 0 {
-			(*list)[at] = n
+		if n != 0 || *list != nil {
+			*list = binary.AppendUvarint(*list, uint64(n))
 		}
 	}
 	sets := map[*index.Hints]uint32{nil: 0}
