@@ -51,6 +51,7 @@ var (
 // program is a program that runs on the node.
 type program struct {
 	name  string
+	group int           // process group
 	log   string        // its path
 	ended chan struct{} // closed at its end
 }
@@ -86,7 +87,22 @@ func (c *cluster) start(t *testing.T, name string, args ...string) {
 	if err := <-started; err != nil {
 		t.Fatalf("start %s: %v", p.name, err)
 	}
+	p.group = cmd.Process.Pid
 	c.programs = append(c.programs, p)
+}
+
+// signal sends a signal to a program and to the nsenter around it, which stops with its child, and has to continue as well.
+func (c *cluster) signal(t *testing.T, name string, s syscall.Signal) {
+	t.Helper()
+	for _, p := range c.programs {
+		if p.name == name {
+			if err := syscall.Kill(-p.group, s); err != nil {
+				t.Fatalf("signal %s to %s: %v", s, name, err)
+			}
+			return
+		}
+	}
+	t.Fatalf("no program %s", name)
 }
 
 // showLogs logs the ends of all logs in the test's output.

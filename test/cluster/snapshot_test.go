@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,13 +28,12 @@ func (c *cluster) testSnapshot(t *testing.T) {
 		}
 		return err // also that of a folder which the kubelet has removed meanwhile
 	})
-	server := strings.Fields(c.run(t, "ps", "-C", "kube-apiserver", "-o", "pid="))
-	c.run(t, append([]string{"kill", "-STOP"}, server...)...)
+	c.signal(t, "kube-apiserver", syscall.SIGSTOP)
 	stopped := true
 	resume := func() {
 		if stopped {
 			stopped = false
-			c.run(t, append([]string{"kill", "-CONT"}, server...)...)
+			c.signal(t, "kube-apiserver", syscall.SIGCONT)
 		}
 	}
 	defer resume()
