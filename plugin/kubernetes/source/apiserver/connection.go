@@ -135,24 +135,21 @@ type clients struct {
 	imports, properties rest.Interface // of custom resources; nil if they are not read
 }
 
+// newClients returns the clients of a source. Their objects have only the fields that it reads, see fieldsOf.
 func newClients(config *rest.Config, o source.Options) (c clients, err error) {
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return c, fmt.Errorf("credentials: %w", err)
 	}
-	codecs, err := codecsFor(corev1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme)
+	codecs, err := builtinCodecs()
 	if err != nil {
 		return c, err
 	}
-	client := func(group *schema.GroupVersion, path string) (rest.Interface, error) {
-		one := rest.CopyConfig(config)
-		one.GroupVersion, one.APIPath, one.NegotiatedSerializer = group, path, codecs
-		return rest.RESTClientForConfigAndClient(one, httpClient)
-	}
-	if c.core, err = client(&corev1.SchemeGroupVersion, "/api"); err != nil {
+	codecs = partial{codecs, fieldsOf(o)}
+	if c.core, err = coreClient(config, httpClient, codecs); err != nil {
 		return c, err
 	}
-	if c.discovery, err = client(&discoveryv1.SchemeGroupVersion, "/apis"); err != nil {
+	if c.discovery, err = groupClient(config, httpClient, codecs, &discoveryv1.SchemeGroupVersion, "/apis"); err != nil {
 		return c, err
 	}
 	if o.Imports {
@@ -166,15 +163,36 @@ func newClients(config *rest.Config, o source.Options) (c clients, err error) {
 	return c, err
 }
 
-// Core returns a client with the types of the groups core and discovery, for a program that reads other objects than those
-// of a source.
+// Core returns a client of the group core, for a program that reads other objects than those of a source.
 func (c Connection) Core() (rest.Interface, error) {
 	config, err := c.RESTConfig()
 	if err != nil {
 		return nil, err
 	}
-	all, err := newClients(config, source.Options{})
-	return all.core, err
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("credentials: %w", err)
+	}
+	codecs, err := builtinCodecs()
+	if err != nil {
+		return nil, err
+	}
+	return coreClient(config, httpClient, codecs)
+}
+
+func coreClient(config *rest.Config, client *http.Client, codecs apiruntime.NegotiatedSerializer) (rest.Interface, error) {
+	return groupClient(config, client, codecs, &corev1.SchemeGroupVersion, "/api")
+}
+
+func groupClient(config *rest.Config, client *http.Client, codecs apiruntime.NegotiatedSerializer, group *schema.GroupVersion, path string) (rest.Interface, error) {
+	one := rest.CopyConfig(config)
+	one.GroupVersion, one.APIPath, one.NegotiatedSerializer = group, path, codecs
+	return rest.RESTClientForConfigAndClient(one, client)
+}
+
+// builtinCodecs returns the codecs of the groups that are read, without custom resources.
+func builtinCodecs() (apiruntime.NegotiatedSerializer, error) {
+	return codecsFor(corev1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme)
 }
 
 // codecsFor returns the codecs of these types, and of the metadata types of each group.

@@ -1,0 +1,287 @@
+package apiserver
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/randfill"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+// fieldOptions are options with which other fields are read.
+var fieldOptions = map[string]source.Options{
+	"default":      {Endpoints: true},
+	"pod names":    {Endpoints: true, EndpointPodNames: true},
+	"zones":        {Endpoints: true, Zones: true},
+	"topology":     {Endpoints: true, Pods: true, Topology: true, EndpointPodNames: true, Imports: true},
+	"search paths": {Pods: true, SearchPaths: true, Booted: time.Unix(1e9, 0)},
+	"node":         {Pods: true, PodsOnly: true, SearchPaths: true, Topology: true, Booted: time.Unix(1e9, 0)},
+}
+
+// TestPartial has random objects of each kind, with all fields, that a decoder of some fields and one of all fields read: the records are
+// equal, and so is what client-go reads of an object.
+func TestPartial(t *testing.T) {
+	whole, encode := codecs(t)
+	for name, o := range fieldOptions {
+		t.Run(name, func(t *testing.T) {
+			some := decoder(partial{whole, fieldsOf(o)})
+			all := decoder(whole)
+			s := &Source{options: o, stripper: source.NewStripper(o)}
+			for seed := range int64(300) {
+				for _, object := range randomObjects(seed) {
+					data := encode(object)
+					got, kind, err := some.Decode(data, nil, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					want, wantKind, err := all.Decode(data, nil, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if *kind != *wantKind || reflect.TypeOf(got) != reflect.TypeOf(want) {
+						t.Fatalf("decoded as %v and %T, want %v and %T", kind, got, wantKind, want)
+					}
+					if g, w := s.read(got), s.read(want); !reflect.DeepEqual(g, w) {
+						t.Fatalf("seed %d, %T: records differ:\ngot  %+v\nwant %+v\nof %+v", seed, object, g, w, object)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestPartialFields removes each field from the tables in turn: the records of some object change. So no field is decoded without a reason,
+// and TestPartial has objects that need each one.
+func TestPartialFields(t *testing.T) {
+	whole, encode := codecs(t)
+	for name, o := range fieldOptions {
+		s := &Source{options: o, stripper: source.NewStripper(o)}
+		tables := fieldsOf(o)
+		some := decoder(partial{whole, tables})
+		for _, kind := range []string{"Namespace", "EndpointSlice", "Service", "Pod"} {
+			eachField(tables[kind][2], "", func(path string) {
+				for seed := range int64(3000) {
+					object := randomObject(seed, kind)
+					data := encode(object)
+					got, _, err := some.Decode(data, nil, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !reflect.DeepEqual(s.read(got), s.read(object)) {
+						return
+					}
+				}
+				t.Errorf("%s: field %s of %s is decoded, and no record depends on it", name, path, kind)
+			})
+		}
+	}
+}
+
+// eachField calls f without each field in turn.
+func eachField(all fieldSet, path string, f func(path string)) {
+	for _, number := range slices.Sorted(maps.Keys(all)) {
+		inner, at := all[number], fmt.Sprintf("%s.%d", path, number)
+		eachField(inner, at, f)
+		delete(all, number)
+		f(at)
+		all[number] = inner
+	}
+}
+
+// read returns all that the source reads of an object or a list.
+func (s *Source) read(object runtime.Object) any {
+	type meta struct{ namespace, name, uid, version, end string }
+	metadata := func(o metav1.Object) meta {
+		return meta{o.GetNamespace(), o.GetName(), string(o.GetUID()), o.GetResourceVersion(), o.GetAnnotations()[metav1.InitialEventsAnnotationKey]}
+	}
+	switch o := object.(type) {
+	case *discoveryv1.EndpointSlice:
+		return []any{metadata(o), s.stripper.Slice(o), o.Annotations[corev1.EndpointsLastChangeTriggerTime]}
+	case *corev1.Service:
+		return []any{metadata(o), s.stripper.Service(o)}
+	case *corev1.Pod:
+		return []any{metadata(o), s.stripper.Pod(o), o.DeletionTimestamp}
+	case *corev1.Namespace:
+		return []any{metadata(o), s.stripper.Namespace(o)}
+	case *discoveryv1.EndpointSliceList:
+		all := []any{o.ListMeta}
+		for i := range o.Items {
+			all = append(all, s.read(&o.Items[i]))
+		}
+		return all
+	case *corev1.PodList:
+		all := []any{o.ListMeta}
+		for i := range o.Items {
+			all = append(all, s.read(&o.Items[i]))
+		}
+		return all
+	}
+	return object
+}
+
+// randomObjects returns an object of each kind, and lists.
+func randomObjects(seed int64) (all []runtime.Object) {
+	for _, kind := range []string{"Namespace", "EndpointSlice", "Service", "Pod", "EndpointSliceList", "PodList"} {
+		all = append(all, randomObject(seed, kind))
+	}
+	return all
+}
+
+// randomObject returns an object with random fields, valid where a record depends on it.
+func randomObject(seed int64, kind string) runtime.Object {
+	r := rand.New(rand.NewPCG(uint64(seed), 0))
+	pick := func(of ...string) string { return of[r.IntN(len(of))] }
+	fill := randfill.NewWithSeed(seed).NilChance(0.2).NumElements(0, 4).MaxDepth(12).Funcs(
+		func(s *string, c randfill.Continue) {
+			*s = pick("", "a", "web", "zone-1", "node-7", "10.0.0.1", "2001:db8::1", "UDP", "80", "None", "Local", "PreferSameZone", c.String(20))
+		},
+		func(t *metav1.Time, _ randfill.Continue) { *t = metav1.Unix(r.Int64N(2e9), 0) },
+		func(t *metav1.MicroTime, _ randfill.Continue) { *t = metav1.NewMicroTime(time.Unix(r.Int64N(2e9), 0)) },
+		func(f *metav1.FieldsV1, _ randfill.Continue) { f.Raw = []byte(`{"f:metadata":{}}`) },
+		func(m *map[string]string, c randfill.Continue) {
+			*m = map[string]string{c.String(5): "x"}
+			for _, key := range []string{discoveryv1.LabelServiceName, source.AnnotationTopologyKeys, source.AnnotationWaitForNames, metav1.InitialEventsAnnotationKey, corev1.EndpointsLastChangeTriggerTime} {
+				if r.IntN(2) == 0 {
+					(*m)[key] = pick("web", "2s", "topology.kubernetes.io/zone", "true")
+				}
+			}
+		},
+		func(a *discoveryv1.AddressType, _ randfill.Continue) {
+			*a = discoveryv1.AddressType(pick("IPv4", "IPv6", "FQDN"))
+		},
+		func(p *corev1.ServiceInternalTrafficPolicy, _ randfill.Continue) {
+			*p = corev1.ServiceInternalTrafficPolicy(pick("Local", "Cluster"))
+		},
+		func(a *corev1.ServiceType, _ randfill.Continue) {
+			*a = corev1.ServiceType(pick("ClusterIP", "ExternalName", "LoadBalancer"))
+		},
+		func(p *corev1.PodPhase, _ randfill.Continue) {
+			*p = corev1.PodPhase(pick("Running", "Pending", "Failed"))
+		},
+		func(p *corev1.DNSPolicy, _ randfill.Continue) {
+			*p = corev1.DNSPolicy(pick("ClusterFirst", "None", "Default", "ClusterFirstWithHostNet"))
+		},
+		func(p *corev1.PodConditionType, _ randfill.Continue) {
+			*p = corev1.PodConditionType(pick("Ready", string(corev1.PodReadyToStartContainers)))
+		},
+		func(p *corev1.ConditionStatus, _ randfill.Continue) {
+			*p = corev1.ConditionStatus(pick("True", "False"))
+		},
+	)
+	o := map[string]runtime.Object{
+		"Namespace": &corev1.Namespace{}, "EndpointSlice": &discoveryv1.EndpointSlice{}, "Service": &corev1.Service{}, "Pod": &corev1.Pod{},
+		"EndpointSliceList": &discoveryv1.EndpointSliceList{}, "PodList": &corev1.PodList{},
+	}[kind]
+	fill.Fill(o)
+	return o
+}
+
+// codecs returns the codecs of a source, and a function that encodes as an API server does.
+func codecs(t testing.TB) (runtime.NegotiatedSerializer, func(runtime.Object) []byte) {
+	all, err := builtinCodecs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, _ := runtime.SerializerInfoForMediaType(all.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	return all, func(o runtime.Object) []byte {
+		version := corev1.SchemeGroupVersion
+		switch o.(type) {
+		case *discoveryv1.EndpointSlice, *discoveryv1.EndpointSliceList:
+			version = discoveryv1.SchemeGroupVersion
+		}
+		kind := reflect.TypeOf(o).Elem().Name()
+		o.GetObjectKind().SetGroupVersionKind(version.WithKind(kind))
+		var b bytes.Buffer
+		if err := info.Serializer.Encode(o, &b); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+}
+
+func decoder(of runtime.NegotiatedSerializer) runtime.Decoder {
+	info, _ := runtime.SerializerInfoForMediaType(of.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	return of.DecoderToVersion(info.Serializer, schema.GroupVersion{})
+}
+
+// FuzzPartial has any data: what the decoder of all fields can read, that of some fields can, with the same records. It reads more: fields
+// that are left out may be malformed.
+func FuzzPartial(f *testing.F) {
+	whole, encode := codecs(f)
+	for _, o := range randomObjects(1) {
+		f.Add(encode(o))
+	}
+	f.Add(envelopePrefix)
+	o := fieldOptions["topology"]
+	some, all := decoder(partial{whole, fieldsOf(o)}), decoder(whole)
+	s := &Source{options: o, stripper: source.NewStripper(o)}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, _, err := some.Decode(bytes.Clone(data), nil, nil)
+		want, _, wantErr := all.Decode(bytes.Clone(data), nil, nil)
+		if wantErr != nil {
+			return
+		}
+		if err != nil {
+			t.Fatalf("got error %v, want none", err)
+		}
+		if g, w := s.read(got), s.read(want); kindsRead(want) && !reflect.DeepEqual(g, w) {
+			t.Fatalf("got  %+v\nwant %+v", g, w)
+		}
+	})
+}
+
+func kindsRead(o runtime.Object) bool {
+	switch o.(type) {
+	case *discoveryv1.EndpointSlice, *corev1.Service, *corev1.Pod, *corev1.Namespace, *discoveryv1.EndpointSliceList, *corev1.PodList:
+		return true
+	}
+	return false
+}
+
+// BenchmarkDecode decodes an EndpointSlice of 100 endpoints as the EndpointSlice controller writes it.
+func BenchmarkDecode(b *testing.B) {
+	yes := true
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "web-abcde", GenerateName: "web-", Namespace: "shop", UID: "8f1c2a8e-7a6b-4b7e-9b51-5f2d8b0f6a01", ResourceVersion: "123456", Generation: 7,
+			Labels:          map[string]string{discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"},
+			Annotations:     map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-01T00:00:00Z"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: "web", UID: "8f1c2a8e-7a6b-4b7e-9b51-5f2d8b0f6a02", Controller: &yes}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", Operation: "Update", APIVersion: "discovery.k8s.io/v1", FieldsType: "FieldsV1",
+				FieldsV1: &metav1.FieldsV1{Raw: bytes.Repeat([]byte("x"), 700)}}},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for i := range 100 {
+		node, zone := fmt.Sprintf("node-%d", i), fmt.Sprintf("zone-%d", i%3)
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprintf("10.0.0.%d", i)}, NodeName: &node, Zone: &zone,
+			Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: new(bool)},
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: fmt.Sprintf("web-%d", i), UID: "8f1c2a8e-7a6b-4b7e-9b51-5f2d8b0f6a03"},
+		})
+	}
+	whole, encode := codecs(b)
+	data := encode(slice)
+	for name, d := range map[string]runtime.Decoder{"all": decoder(whole), "read": decoder(partial{whole, fieldsOf(source.Options{Endpoints: true})})} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, _, err := d.Decode(data, nil, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
