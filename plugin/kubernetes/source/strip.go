@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
@@ -151,14 +152,22 @@ func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice {
 	for i := range o.Ports {
 		r.Ports = append(r.Ports, slicePort(&o.Ports[i]))
 	}
+	scratch := endpointScratch.Get().(*[]index.Endpoint)
+	defer endpointScratch.Put(scratch)
+	r.Endpoints = (*scratch)[:0]
 	for i := range o.Endpoints {
 		if e := &o.Endpoints[i]; ready(e) {
 			r.Endpoints = s.endpoints(r.Endpoints, e, skip)
 		}
 	}
+	*scratch = r.Endpoints
 	r.Pack() // a list has all records before the index has one
+	clear(*scratch)
 	return r
 }
+
+// endpointScratch has the endpoints of a slice until they are packed.
+var endpointScratch = sync.Pool{New: func() any { return new([]index.Endpoint) }}
 
 // serviceOf returns the name of the Service that an EndpointSlice belongs to, or "".
 func (s Stripper) serviceOf(o *discoveryv1.EndpointSlice) string {

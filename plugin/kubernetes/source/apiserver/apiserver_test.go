@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"net/http"
 	"net/netip"
 	"os"
 	"strconv"
@@ -14,9 +15,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -227,6 +230,64 @@ func theResource(s *Source, name string) *resource {
 		}
 	}
 	return nil
+}
+
+// TestOverloaded has an API server that is reachable and answers with errors, as one that has just started, or a load balancer before it.
+// It gets no request for an unpaged list of all objects, and a watch continues where it ended.
+func TestOverloaded(t *testing.T) {
+	const path = "/api/v1/services"
+	api := kubeapi.New(t)
+	api.Put(namespace("shop"), service("web", "10.96.0.1", nil))
+	f := startFront(t, api)
+	f.fails(http.StatusServiceUnavailable, path)
+	s, err := New(Connection{Endpoint: f.url, QPS: 1000, Burst: 1000}, source.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix := index.New()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Run(ctx, ix)
+	}()
+	defer func() {
+		stop()
+		<-done
+	}()
+	eventually(t, "a second request", func() bool { return f.count(path, "stream") > 1 })
+	f.answers(nil)
+	eventually(t, "synced", func() bool { return synced(s) && hasIP(ix, "web", "10.96.0.1") })
+
+	api.Put(service("web", "10.96.0.3", nil)) // client-go lists after a watch of less than a second without an event
+	eventually(t, "an event", func() bool { return hasIP(ix, "web", "10.96.0.3") })
+	streams, watches := f.count(path, "stream"), f.count(path, "watch")
+	f.fails(http.StatusServiceUnavailable, path)
+	api.DropWatches("services")
+	eventually(t, "a second request for the watch", func() bool { return f.count(path, "watch") > watches+1 })
+	api.Put(service("web", "10.96.0.2", nil))
+	f.answers(nil)
+	eventually(t, "the change", func() bool { return hasIP(ix, "web", "10.96.0.2") })
+	if got := f.count(path, "stream"); got != streams {
+		t.Errorf("%d more lists were requested after the watch, want none", got-streams)
+	}
+	if got := f.count(path, "list"); got != 0 {
+		t.Errorf("%d lists without pages were requested, want none", got)
+	}
+}
+
+// TestOverloadedErrors has the errors after which the same watch is requested again.
+func TestOverloadedErrors(t *testing.T) {
+	for code, again := range map[int]bool{
+		http.StatusTooManyRequests: true, http.StatusInternalServerError: true, http.StatusServiceUnavailable: true, http.StatusGatewayTimeout: true,
+		http.StatusBadRequest: false, http.StatusUnauthorized: false, http.StatusForbidden: false, http.StatusNotFound: false,
+		http.StatusGone: false, http.StatusUnprocessableEntity: false, // without streamed lists
+	} {
+		err := overloaded(apierrors.NewGenericServerResponse(code, http.MethodGet, schema.GroupResource{Resource: "services"}, "", "", 0, true))
+		if got := apierrors.IsTooManyRequests(err); got != again {
+			t.Errorf("%d: requested again %v, want %v", code, got, again)
+		}
+	}
 }
 
 func TestWatchdog(t *testing.T) {

@@ -135,7 +135,7 @@ type clients struct {
 	imports, properties rest.Interface // of custom resources; nil if they are not read
 }
 
-// newClients returns the clients of a source. Their objects have only the fields that it reads, see fieldsOf.
+// newClients returns the clients of a source. Their objects have only the fields that it reads, see partial.
 func newClients(config *rest.Config, o source.Options) (c clients, err error) {
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -145,7 +145,7 @@ func newClients(config *rest.Config, o source.Options) (c clients, err error) {
 	if err != nil {
 		return c, err
 	}
-	codecs = partial{codecs, fieldsOf(o)}
+	codecs = partial{codecs, partialKinds(o)}
 	if c.core, err = coreClient(config, httpClient, codecs); err != nil {
 		return c, err
 	}

@@ -63,6 +63,7 @@ type front struct {
 
 	mu        sync.Mutex
 	asked     map[string]int
+	verbs     map[string]int    // requests by path and verb, "list", "watch" or "stream" for a streamed list
 	selectors map[string]string // of labels and fields, in the last request for a path
 	answer    func(path string) (status int)
 }
@@ -77,7 +78,7 @@ func startFront(t *testing.T, api *kubeapi.Server) *front {
 	proxy.FlushInterval = -1
 	// Watches that end with the source are not logged.
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
-	f := &front{asked: map[string]int{}, selectors: map[string]string{}}
+	f := &front{asked: map[string]int{}, verbs: map[string]int{}, selectors: map[string]string{}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if status := f.statusOf(r.URL); status != 0 {
 			http.Error(w, http.StatusText(status), status)
@@ -94,6 +95,14 @@ func (f *front) statusOf(u *url.URL) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked[u.Path]++
+	verb := "list"
+	switch q := u.Query(); {
+	case q.Has("sendInitialEvents"):
+		verb = "stream"
+	case q.Has("watch"):
+		verb = "watch"
+	}
+	f.verbs[u.Path+" "+verb]++
 	f.selectors[u.Path] = u.Query().Get("labelSelector") + "|" + u.Query().Get("fieldSelector")
 	if f.answer == nil {
 		return 0
@@ -125,6 +134,13 @@ func (f *front) fails(status int, beginnings ...string) {
 		}
 		return 0
 	})
+}
+
+// count returns the number of requests for a path with a verb.
+func (f *front) count(path, verb string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.verbs[path+" "+verb]
 }
 
 // counts returns the number of requests for each path.

@@ -2,9 +2,14 @@ package apiserver
 
 import (
 	"bytes"
+	"iter"
+	"reflect"
 	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -15,10 +20,23 @@ import (
 // a field that is not a message.
 type fieldSet map[protowire.Number]fieldSet
 
-// fieldsOf returns the fields of each kind of object, and of its list, that a Stripper with these options reads, in the message
-// runtime.Unknown around the object, as its field 2. The numbers are those of generated.proto in the API's packages. A kind that is missing
-// is decoded whole.
-func fieldsOf(o source.Options) map[string]fieldSet {
+// partialKind is how a kind of object is decoded.
+type partialKind struct {
+	version string // the apiVersion of its objects
+	create  func(fields []byte) protobufObject
+	fields  fieldSet
+}
+
+// protobufObject is an object of Kubernetes' API packages.
+type protobufObject interface {
+	runtime.Object
+	Reset()
+	Unmarshal([]byte) error
+}
+
+// partialKinds returns how objects, and their lists, are decoded for a Stripper with these options: with the fields that it reads. The
+// numbers are those of generated.proto in the API's packages. A kind that is missing is decoded whole.
+func partialKinds(o source.Options) map[string]partialKind {
 	endpoint := fieldSet{
 		1: nil,      // addresses
 		2: {1: nil}, // conditions.ready
@@ -68,17 +86,40 @@ func fieldsOf(o source.Options) map[string]fieldSet {
 	if len(podSpec) > 0 {
 		pod[2] = podSpec
 	}
-	envelopes := map[string]fieldSet{}
-	for kind, object := range map[string]fieldSet{
-		"Namespace":     {1: metadata()},
-		"EndpointSlice": {1: metadata(11 /* labels */), 2: endpoint, 3: nil /* ports */, 4: nil /* addressType */},
-		"Service":       {1: metadata(), 2: serviceSpec, 3: {1: nil} /* status.loadBalancer */},
-		"Pod":           pod,
-	} {
-		list := fieldSet{1: nil /* metadata */, 2: object /* items */}
-		envelopes[kind], envelopes[kind+"List"] = fieldSet{1: nil, 2: object}, fieldSet{1: nil, 2: list}
+	slice := fieldSet{1: metadata(11 /* labels */), endpointsOfSlice: endpoint, 3: nil /* ports */, 4: nil /* addressType */}
+	service := fieldSet{1: metadata(), 2: serviceSpec, 3: {1: nil} /* status.loadBalancer */}
+	list := func(items fieldSet) fieldSet { return fieldSet{1: nil /* metadata */, 2: items} }
+	core, discovery := corev1.SchemeGroupVersion.String(), discoveryv1.SchemeGroupVersion.String()
+	return map[string]partialKind{
+		"Namespace":         {core, create[corev1.Namespace], fieldSet{1: metadata()}},
+		"NamespaceList":     {core, create[corev1.NamespaceList], list(fieldSet{1: metadata()})},
+		"EndpointSlice":     {discovery, createSlice, slice},
+		"EndpointSliceList": {discovery, create[discoveryv1.EndpointSliceList], list(slice)},
+		"Service":           {core, create[corev1.Service], service},
+		"ServiceList":       {core, create[corev1.ServiceList], list(service)},
+		"Pod":               {core, create[corev1.Pod], pod},
+		"PodList":           {core, create[corev1.PodList], list(pod)},
 	}
-	return envelopes
+}
+
+func create[T any, P interface {
+	*T
+	protobufObject
+}]([]byte) protobufObject {
+	return P(new(T))
+}
+
+const endpointsOfSlice = 2 // their number in an EndpointSlice
+
+// createSlice returns an EndpointSlice with the capacity for its endpoints, which are most of all objects.
+func createSlice(fields []byte) protobufObject {
+	n := 0
+	for number := range eachOf(fields) {
+		if number == endpointsOfSlice {
+			n++
+		}
+	}
+	return &discoveryv1.EndpointSlice{Endpoints: make([]discoveryv1.Endpoint, 0, n)}
 }
 
 // metadata returns the fields of an object's metadata that the reflector and all records need, and others.
@@ -140,15 +181,18 @@ func (f fieldSet) appendMessage(b, message []byte) ([]byte, bool) {
 // them as garbage. Objects in other encodings than protobuf are decoded whole.
 type partial struct {
 	runtime.NegotiatedSerializer
-	fields map[string]fieldSet // by kind
+	kinds map[string]partialKind
 }
 
 // SupportedMediaTypes implements runtime.NegotiatedSerializer.
 func (p partial) SupportedMediaTypes() []runtime.SerializerInfo {
 	all := p.NegotiatedSerializer.SupportedMediaTypes()
 	for i := range all {
-		if all[i].MediaType == runtime.ContentTypeProtobuf {
-			all[i].Serializer = partialSerializer{all[i].Serializer, p.fields}
+		if info := &all[i]; info.MediaType == runtime.ContentTypeProtobuf {
+			info.Serializer = partialSerializer{info.Serializer, p.kinds}
+			stream := *info.StreamSerializer
+			stream.Serializer = eventSerializer{stream.Serializer}
+			info.StreamSerializer = &stream
 		}
 	}
 	return all
@@ -156,19 +200,32 @@ func (p partial) SupportedMediaTypes() []runtime.SerializerInfo {
 
 type partialSerializer struct {
 	runtime.Serializer
-	fields map[string]fieldSet
+	kinds map[string]partialKind
 }
 
-// Decode implements runtime.Serializer. Data that is not a message in the envelope of Kubernetes is left to the next serializer, and so
-// are its errors.
-func (p partialSerializer) Decode(data []byte, kind *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	message, ok := bytes.CutPrefix(data, envelopePrefix)
-	if !ok {
-		return p.Serializer.Decode(data, kind, into)
+// Decode implements runtime.Serializer. What it cannot decode is left to the next serializer, which reports the errors.
+func (p partialSerializer) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if o, kind := p.decode(data, into); o != nil {
+		return o, kind, nil
 	}
-	f, ok := p.fields[string(kindOf(message))]
+	return p.Serializer.Decode(data, defaults, into)
+}
+
+// envelope is before each message runtime.Unknown, which has the type of an object as field 1, with apiVersion and kind, and the object as
+// field 2.
+var envelope = []byte("k8s\x00")
+
+// decode returns the object, nil if it is of another kind or malformed.
+func (p partialSerializer) decode(data []byte, into runtime.Object) (runtime.Object, *schema.GroupVersionKind) {
+	message, ok := bytes.CutPrefix(data, envelope)
 	if !ok {
-		return p.Serializer.Decode(data, kind, into)
+		return nil, nil
+	}
+	typeMeta := bytesField(message, 1)
+	name := bytesField(typeMeta, 2)
+	how, ok := p.kinds[string(name)]
+	if !ok || string(bytesField(typeMeta, 1)) != how.version {
+		return nil, nil
 	}
 	buffer := buffers.Get().(*[]byte)
 	defer func() {
@@ -176,38 +233,23 @@ func (p partialSerializer) Decode(data []byte, kind *schema.GroupVersionKind, in
 			buffers.Put(buffer)
 		}
 	}()
-	if *buffer, ok = f.appendTo(append((*buffer)[:0], envelopePrefix...), message); !ok {
-		return p.Serializer.Decode(data, kind, into)
+	if *buffer, ok = how.fields.appendTo((*buffer)[:0], bytesField(message, 2)); !ok {
+		return nil, nil
 	}
-	return p.Serializer.Decode(*buffer, kind, into) // which copies what it needs
-}
-
-// envelopePrefix is before each message runtime.Unknown.
-var envelopePrefix = []byte("k8s\x00")
-
-// kindOf returns the kind of the object in a message runtime.Unknown: its typeMeta, field 1, has it as field 2.
-func kindOf(message []byte) []byte {
-	return bytesField(bytesField(message, 1), 2)
-}
-
-// bytesField returns the first field with a number, nil if there is none.
-func bytesField(message []byte, number protowire.Number) []byte {
-	for len(message) > 0 {
-		at, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return nil
+	o := how.create(*buffer)
+	if into != nil {
+		if reflect.TypeOf(into) != reflect.TypeOf(o) {
+			return nil, nil
 		}
-		if at == number && kind == protowire.BytesType {
-			value, _ := protowire.ConsumeBytes(message[n:])
-			return value
-		}
-		size := protowire.ConsumeFieldValue(at, kind, message[n:])
-		if size < 0 {
-			return nil
-		}
-		message = message[n+size:]
+		o = into.(protobufObject)
+		o.Reset()
 	}
-	return nil
+	if o.Unmarshal(*buffer) != nil { // it copies what it needs
+		return nil, nil
+	}
+	kind := schema.FromAPIVersionAndKind(how.version, string(name))
+	o.GetObjectKind().SetGroupVersionKind(kind)
+	return o, &kind
 }
 
 // buffers have the encoded fields of an object while it is decoded.
@@ -215,3 +257,52 @@ var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // maxBuffer is the size of a buffer, in bytes, up to which it is used again: that of a list is rarely needed.
 const maxBuffer = 1 << 20
+
+// eventSerializer decodes the events of a watch without a copy of their objects: these are decoded before the next event is read.
+type eventSerializer struct{ runtime.Serializer }
+
+// Decode implements runtime.Serializer.
+func (s eventSerializer) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	event, ok := into.(*metav1.WatchEvent)
+	if !ok {
+		return s.Serializer.Decode(data, defaults, into)
+	}
+	event.Reset()
+	event.Type = string(bytesField(data, 1))
+	event.Object.Raw = bytesField(bytesField(data, 2), 1) // of the message runtime.RawExtension
+	return event, defaults, nil
+}
+
+// eachOf yields the fields of an encoded message with their values, which are nil unless they are a message, a text or bytes. It ends at a
+// malformed field.
+func eachOf(message []byte) iter.Seq2[protowire.Number, []byte] {
+	return func(yield func(protowire.Number, []byte) bool) {
+		for len(message) > 0 {
+			number, kind, n := protowire.ConsumeTag(message)
+			if n < 0 {
+				return
+			}
+			size := protowire.ConsumeFieldValue(number, kind, message[n:])
+			if size < 0 {
+				return
+			}
+			var value []byte
+			if kind == protowire.BytesType {
+				value, _ = protowire.ConsumeBytes(message[n:])
+			}
+			if message = message[n+size:]; !yield(number, value) {
+				return
+			}
+		}
+	}
+}
+
+// bytesField returns the value of the first field with a number, nil if there is none.
+func bytesField(message []byte, number protowire.Number) []byte {
+	for at, value := range eachOf(message) {
+		if at == number {
+			return value
+		}
+	}
+	return nil
+}

@@ -36,7 +36,7 @@ func TestPartial(t *testing.T) {
 	whole, encode := codecs(t)
 	for name, o := range fieldOptions {
 		t.Run(name, func(t *testing.T) {
-			some := decoder(partial{whole, fieldsOf(o)})
+			some := decoder(partial{whole, partialKinds(o)})
 			all := decoder(whole)
 			s := &Source{options: o, stripper: source.NewStripper(o)}
 			for seed := range int64(300) {
@@ -66,20 +66,24 @@ func TestPartial(t *testing.T) {
 // and TestPartial has objects that need each one.
 func TestPartialFields(t *testing.T) {
 	whole, encode := codecs(t)
+	all := decoder(whole)
 	for name, o := range fieldOptions {
 		s := &Source{options: o, stripper: source.NewStripper(o)}
-		tables := fieldsOf(o)
+		tables := partialKinds(o)
 		some := decoder(partial{whole, tables})
 		for _, kind := range []string{"Namespace", "EndpointSlice", "Service", "Pod"} {
-			eachField(tables[kind][2], "", func(path string) {
+			eachField(tables[kind].fields, "", func(path string) {
 				for seed := range int64(3000) {
-					object := randomObject(seed, kind)
-					data := encode(object)
+					data := encode(randomObject(seed, kind))
 					got, _, err := some.Decode(data, nil, nil)
 					if err != nil {
 						t.Fatal(err)
 					}
-					if !reflect.DeepEqual(s.read(got), s.read(object)) {
+					want, _, err := all.Decode(data, nil, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !reflect.DeepEqual(s.read(got), s.read(want)) {
 						return
 					}
 				}
@@ -143,11 +147,23 @@ func randomObjects(seed int64) (all []runtime.Object) {
 func randomObject(seed int64, kind string) runtime.Object {
 	r := rand.New(rand.NewPCG(uint64(seed), 0))
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
-	fill := randfill.NewWithSeed(seed).NilChance(0.2).NumElements(0, 4).MaxDepth(12).Funcs(
+	fill := randfill.NewWithSeed(r.Int64()).NilChance(0.2).NumElements(0, 4).MaxDepth(12).Funcs(
 		func(s *string, c randfill.Continue) {
 			*s = pick("", "a", "web", "zone-1", "node-7", "10.0.0.1", "2001:db8::1", "UDP", "80", "None", "Local", "PreferSameZone", c.String(20))
 		},
+		func(s **string, c randfill.Continue) { // a pointer to a type with a function is never nil
+			if *s = nil; r.IntN(4) > 0 {
+				text := pick("", "a", "web", "zone-1", "Local", "PreferSameZone", c.String(20))
+				*s = &text
+			}
+		},
 		func(t *metav1.Time, _ randfill.Continue) { *t = metav1.Unix(r.Int64N(2e9), 0) },
+		func(t **metav1.Time, _ randfill.Continue) {
+			if *t = nil; r.IntN(2) > 0 {
+				at := metav1.Unix(r.Int64N(2e9), 0)
+				*t = &at
+			}
+		},
 		func(t *metav1.MicroTime, _ randfill.Continue) { *t = metav1.NewMicroTime(time.Unix(r.Int64N(2e9), 0)) },
 		func(f *metav1.FieldsV1, _ randfill.Continue) { f.Raw = []byte(`{"f:metadata":{}}`) },
 		func(m *map[string]string, c randfill.Continue) {
@@ -223,9 +239,9 @@ func FuzzPartial(f *testing.F) {
 	for _, o := range randomObjects(1) {
 		f.Add(encode(o))
 	}
-	f.Add(envelopePrefix)
+	f.Add(envelope)
 	o := fieldOptions["topology"]
-	some, all := decoder(partial{whole, fieldsOf(o)}), decoder(whole)
+	some, all := decoder(partial{whole, partialKinds(o)}), decoder(whole)
 	s := &Source{options: o, stripper: source.NewStripper(o)}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		got, _, err := some.Decode(bytes.Clone(data), nil, nil)
@@ -274,7 +290,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 	whole, encode := codecs(b)
 	data := encode(slice)
-	for name, d := range map[string]runtime.Decoder{"all": decoder(whole), "read": decoder(partial{whole, fieldsOf(source.Options{Endpoints: true})})} {
+	for name, d := range map[string]runtime.Decoder{"all": decoder(whole), "read": decoder(partial{whole, partialKinds(source.Options{Endpoints: true})})} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -118,13 +118,23 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 	w, err := r.request(o, r.accept).Watch(ctx)
 	if err != nil {
 		r.health.failed(err)
-		return nil, err
+		return nil, overloaded(err)
 	}
 	list := o.SendInitialEvents != nil && *o.SendInitialEvents
 	if list {
 		r.garbage.begin(r)
 	}
 	return r.health.opened(ending{w, func() { r.garbage.end(r) }}, list), nil
+}
+
+// overloaded returns an error by which the reflector requests the same watch again, after a pause with jitter, if a server or a load
+// balancer reports that it cannot answer now. By other errors the reflector would list all objects, without pages, as soon as the server is
+// back, and so would the other clients.
+func overloaded(err error) error {
+	if apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) {
+		return apierrors.NewTooManyRequests(err.Error(), 0)
+	}
+	return err
 }
 
 // ending is a watch that calls a function at its end.
