@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,11 +21,48 @@ import (
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-// limited returns a program that runs another one in a new control group with a memory limit in bytes, and the folder of the group.
-func limited(t *testing.T, program string, limit int) (path, folder string) {
+// memoryFiles are the files of a memory control group, by the version of control groups.
+type memoryFiles struct {
+	parent             string // folder of new groups
+	limit, peak, kills string // kills has a line "oom_kill N"
+}
+
+// groupFiles returns the files of this machine. With version 2 a group beside processes cannot have limits, so that groups are made at the
+// top; with version 1 those of a container are below its own.
+func groupFiles(t *testing.T) memoryFiles {
 	t.Helper()
-	parent := memoryGroup(t)
-	folder = filepath.Join(parent, fmt.Sprintf("nearside-limit-%d", os.Getpid()))
+	const root = "/sys/fs/cgroup"
+	if controllers, err := os.ReadFile(root + "/cgroup.controllers"); err == nil {
+		if !slices.Contains(strings.Fields(string(controllers)), "memory") {
+			missingGroup(t, "control groups of version 2 without memory")
+		}
+		if err := os.WriteFile(root+"/cgroup.subtree_control", []byte("+memory"), 0); err != nil {
+			missingGroup(t, err.Error())
+		}
+		return memoryFiles{parent: root, limit: "memory.max", peak: "memory.peak", kills: "memory.events"}
+	}
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if parts := strings.SplitN(strings.TrimSpace(line), ":", 3); len(parts) == 3 && parts[1] == "memory" {
+			return memoryFiles{
+				parent: filepath.Join(root, "memory", parts[2]),
+				limit:  "memory.limit_in_bytes", peak: "memory.max_usage_in_bytes", kills: "memory.oom_control",
+			}
+		}
+	}
+	missingGroup(t, "no memory control group")
+	return memoryFiles{}
+}
+
+// limited returns a program that runs another one in a new control group with a memory limit in bytes, and functions that read a number of
+// the group's files.
+func limited(t *testing.T, program string, limit int) (path string, peak, kills func() int) {
+	t.Helper()
+	files := groupFiles(t)
+	folder := filepath.Join(files.parent, fmt.Sprintf("nearside-limit-%d", os.Getpid()))
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		missingGroup(t, err.Error())
 	}
@@ -36,7 +74,7 @@ func limited(t *testing.T, program string, limit int) (path, folder string) {
 			}
 		}
 	})
-	if err := os.WriteFile(filepath.Join(folder, "memory.limit_in_bytes"), []byte(strconv.Itoa(limit)), 0); err != nil {
+	if err := os.WriteFile(filepath.Join(folder, files.limit), []byte(strconv.Itoa(limit)), 0); err != nil {
 		missingGroup(t, err.Error())
 	}
 	path = filepath.Join(t.TempDir(), "limited")
@@ -44,23 +82,24 @@ func limited(t *testing.T, program string, limit int) (path, folder string) {
 	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return path, folder
-}
-
-// memoryGroup returns the folder of the memory control group of this process, of version 1.
-func memoryGroup(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if parts := strings.SplitN(strings.TrimSpace(line), ":", 3); len(parts) == 3 && parts[1] == "memory" {
-			return filepath.Join("/sys/fs/cgroup/memory", parts[2])
+	number := func(file, before string) func() int {
+		return func() int {
+			text, err := os.ReadFile(filepath.Join(folder, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(text)) {
+				if rest, ok := strings.CutPrefix(line, before); ok {
+					if n, err := strconv.Atoi(strings.TrimSpace(rest)); err == nil {
+						return n
+					}
+				}
+			}
+			t.Fatalf("%s: %q, want a number after %q", file, text, before)
+			return 0
 		}
 	}
-	missingGroup(t, "no memory control group of version 1")
-	return ""
+	return path, number(files.peak, ""), number(files.kills, "oom_kill ")
 }
 
 func missingGroup(t *testing.T, reason string) {
@@ -75,7 +114,7 @@ func missingGroup(t *testing.T, reason string) {
 // survives new lists. With 13 MiB, a process without the limit is killed at the start, and one with it takes 12.
 func TestMemoryLimit(t *testing.T) {
 	const limit = 16 << 20
-	path, folder := limited(t, daemon.ProgramWithoutRace(t, "clusterdns"), limit)
+	path, peak, kills := limited(t, daemon.ProgramWithoutRace(t, "clusterdns"), limit)
 	api := kubeapi.New(t)
 	cluster := generated.Cluster{Services: 3000, Endpoints: 60_000, Nodes: 100, Namespaces: 50, Headless: 0.1, Seed: 1}
 	var objects []runtime.Object
@@ -124,13 +163,9 @@ func TestMemoryLimit(t *testing.T) {
 		within("an answer", answers)
 		t.Logf("listed after %s", time.Since(begin))
 	}
-	usage, err := os.ReadFile(filepath.Join(folder, "memory.max_usage_in_bytes"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("maximum %s bytes of %d", strings.TrimSpace(string(usage)), limit)
-	if kills, err := os.ReadFile(filepath.Join(folder, "memory.oom_control")); err != nil || !strings.Contains(string(kills), "oom_kill 0") {
-		t.Errorf("%s, %v", kills, err)
+	t.Logf("maximum %d bytes of %d", peak(), limit)
+	if n := kills(); n != 0 {
+		t.Errorf("%d processes were killed", n)
 	}
 	p.Stop(t)
 }

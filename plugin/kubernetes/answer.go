@@ -102,7 +102,9 @@ func (k *Kubernetes) addresses(q *query, f result) (addrs []netip.Addr) {
 			addrs = append(addrs, ns.addr)
 		}
 	case endpoints:
-		addrs = make([]netip.Addr, 0, f.entry.Ready())
+		if f.name.endpoint == "" {
+			addrs = make([]netip.Addr, 0, f.entry.Ready())
+		}
 		if f.policy.Filters() {
 			for _, e := range k.selectEndpoints(q, &f) {
 				addrs = append(addrs, e.Addr)

@@ -173,24 +173,22 @@ func (n *objectName) hasPort(ports []index.Port) bool {
 func (f *result) endpoints() iter.Seq2[index.Endpoint, *index.Slice] {
 	return func(yield func(index.Endpoint, *index.Slice) bool) {
 		exists := false
-		each := func(match func(index.Endpoint) bool) bool {
+		byAddress := f.name.endpointAddress()
+		each := func(zone string) bool {
 			for _, s := range f.entry.Slices {
 				if !f.name.hasPort(s.Ports) || !f.name.inCluster(s) {
 					continue
 				}
-				for i := range s.Len() { // without a third iterator, the compiler inlines these two
-					if e := s.Endpoint(i); match(e) {
-						exists = true
-						if !yield(e, s) {
-							return false
-						}
+				for i := f.name.next(s, 0, zone, byAddress); i < s.Len(); i = f.name.next(s, i+1, zone, byAddress) {
+					if exists = true; !yield(s.Endpoint(i), s) {
+						return false
 					}
 				}
 			}
 			return true
 		}
-		if each(f.name.selector()) && !exists && f.name.prefer {
-			each(func(index.Endpoint) bool { return true })
+		if each(f.name.zone) && !exists && f.name.prefer {
+			each("")
 		}
 	}
 }
@@ -201,25 +199,30 @@ func (n *objectName) inCluster(s *index.Slice) bool {
 	return !n.imported || n.endpoint == "" || n.cluster == s.Cluster.String()
 }
 
-// selector returns a function that reports whether an endpoint is one of the name.
-func (n *objectName) selector() func(index.Endpoint) bool {
-	switch {
-	case n.zone != "":
-		return func(e index.Endpoint) bool { return strings.EqualFold(e.Zone.String(), n.zone) }
-	case n.endpoint != "":
-		byAddress, _ := undashed(n.endpoint)
-		if byAddress.IsValid() && dashed(byAddress) != n.endpoint {
-			byAddress = netip.Addr{}
-		}
-		return func(e index.Endpoint) bool {
-			if e.Name != "" {
-				return e.Name == n.endpoint
-			}
-			return e.Addr == byAddress
-		}
-	default:
-		return func(index.Endpoint) bool { return true }
+// next returns the number of the first endpoint of the name from a number on, the number of all if there is none. byAddress is
+// endpointAddress; an empty zone stands for all.
+func (n *objectName) next(s *index.Slice, from int, zone string, byAddress netip.Addr) int {
+	if n.endpoint != "" {
+		return s.NextNamed(from, n.endpoint, byAddress)
 	}
+	if zone != "" {
+		for from < s.Len() && !strings.EqualFold(s.Endpoint(from).Zone.String(), zone) {
+			from++
+		}
+	}
+	return from
+}
+
+// endpointAddress returns the address that is the label of the queried endpoint, the zero Addr if the label is none.
+func (n *objectName) endpointAddress() netip.Addr {
+	if n.endpoint == "" {
+		return netip.Addr{}
+	}
+	a, _ := undashed(n.endpoint)
+	if a.IsValid() && dashed(a) != n.endpoint {
+		return netip.Addr{}
+	}
+	return a
 }
 
 // maxName is the maximum length of a fully qualified name in characters. In wire form it has one octet more, 255 (RFC 1035,

@@ -21,7 +21,7 @@ func (k *Kubernetes) Metadata(ctx context.Context, state request.Request) contex
 	if p := k.client(state.IP()); p != nil {
 		set("client-namespace", p.Namespace)
 		set("client-pod-name", p.Name)
-		for label, value := range p.Labels {
+		for label, value := range p.Labels.All() {
 			set("client-label/"+label, value)
 		}
 	}

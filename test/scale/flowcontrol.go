@@ -33,14 +33,19 @@ type flow struct {
 	watchLists, lists             float64 // streamed lists, and others, of all clients
 }
 
-// readFlow reads the metrics of the API server.
-func readFlow(ctx context.Context, api *kubeapi.Server) (f flow, err error) {
+// metricsOf reads the metrics of the API server.
+func metricsOf(ctx context.Context, api *kubeapi.Server) (map[string]*dto.MetricFamily, error) {
 	text, err := api.Plane().Client().CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
-		return f, err
+		return nil, err
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	return parser.TextToMetricFamilies(bytes.NewReader(text))
+}
+
+// readFlow reads a flow.
+func readFlow(ctx context.Context, api *kubeapi.Server) (f flow, err error) {
+	families, err := metricsOf(ctx, api)
 	if err != nil {
 		return f, err
 	}

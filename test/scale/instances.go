@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,10 +21,19 @@ import (
 // instancesJob.
 const instancesMode = "instances"
 
-// instancesJob are clients as clusterdns has, each with credentials and so with a connection of its own.
+// instancesJob are clients as clusterdns or nodecache has, each with credentials and so with a connection of its own.
 type instancesJob struct {
 	Address     string // for HTTP
 	Kubeconfigs []string
+	// Nodes are those whose pods each client reads, as nodecache does; nil for clients that read what clusterdns does.
+	Nodes []string
+}
+
+func (j *instancesJob) options(i int) source.Options {
+	if j.Nodes == nil {
+		return source.Options{Endpoints: true}
+	}
+	return source.Options{Pods: true, PodsOnly: true, SearchPaths: true, Node: j.Nodes[i]}
 }
 
 // instancesDone are the times at which each instance had a Service, and the responses of the API server by code until then.
@@ -32,7 +42,8 @@ type instancesDone struct {
 	Codes map[string]float64
 }
 
-// serveInstances runs the instances. A request for the path /NAMESPACE/NAME waits until all have that Service.
+// serveInstances runs the instances. A request for the path /NAMESPACE/NAME waits until all have that Service, one for /synced until all have
+// listed.
 func serveInstances(ctx context.Context, path string) error {
 	var job instancesJob
 	text, err := os.ReadFile(path)
@@ -44,15 +55,23 @@ func serveInstances(ctx context.Context, path string) error {
 	}
 	mux := http.NewServeMux()
 	var all []*index.Index
-	for _, kubeconfig := range job.Kubeconfigs {
-		s, err := apiserver.New(apiserver.Connection{Kubeconfig: kubeconfig}, source.Options{Endpoints: true})
+	var sources []*apiserver.Source
+	for i, kubeconfig := range job.Kubeconfigs {
+		s, err := apiserver.New(apiserver.Connection{Kubeconfig: kubeconfig}, job.options(i))
 		if err != nil {
 			return fmt.Errorf("instances: %w", err)
 		}
 		ix := index.New()
-		all = append(all, ix)
+		all, sources = append(all, ix), append(sources, s)
 		go s.Run(ctx, ix)
 	}
+	mux.HandleFunc("/synced", func(_ http.ResponseWriter, r *http.Request) {
+		for _, s := range sources {
+			for r.Context().Err() == nil && !synced(s) {
+				time.Sleep(instancePause)
+			}
+		}
+	})
 	mux.HandleFunc("/{namespace}/{name}", func(w http.ResponseWriter, r *http.Request) {
 		done := awaitService(r.Context(), all, r.PathValue("namespace"), r.PathValue("name"))
 		if err := json.NewEncoder(w).Encode(done); err != nil {
@@ -64,6 +83,10 @@ func serveInstances(ctx context.Context, path string) error {
 		return fmt.Errorf("instances: %w", err)
 	}
 	return http.Serve(l, mux) // #nosec G114 -- for this program, until the process is killed
+}
+
+func synced(s *apiserver.Source) bool {
+	return !slices.ContainsFunc(s.Status(), func(st source.Status) bool { return !st.Synced })
 }
 
 // instancePause is the time between two checks of all instances.

@@ -66,6 +66,12 @@ func run(ctx context.Context, args []string) error {
 	if wanted.storm > 0 {
 		return b.inWorld(func(api *kubeapi.Server) error { return b.measureStorm(ctx, api, wanted.storm) })
 	}
+	if wanted.watches > 0 {
+		return errors.Join(
+			b.inWorld(func(api *kubeapi.Server) error { return b.measureNode(ctx, api) }),
+			b.inWorld(func(api *kubeapi.Server) error { return b.measureWatches(ctx, api, wanted.watches) }),
+		)
+	}
 	for _, s := range wanted.sizes {
 		if err := b.inWorld(func(api *kubeapi.Server) error { return b.measureSize(ctx, api, s, wanted.states) }); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -90,9 +96,10 @@ func pin(args []string) error {
 
 // settings are those of a run.
 type settings struct {
-	sizes  []size
-	states bool // instead of phases
-	storm  int  // instances, instead of sizes
+	sizes   []size
+	states  bool // instead of phases
+	storm   int  // instances, instead of sizes
+	watches int  // of pods, instead of sizes
 }
 
 func parse(args []string) (wanted settings, err error) {
@@ -101,6 +108,7 @@ func parse(args []string) (wanted settings, err error) {
 	flags.StringVar(&names, "size", names, "the `sizes` to measure, of "+strings.Join(sizeNames(), ",")+", with commas between them")
 	flags.BoolVar(&wanted.states, "states", false, "measure only the start and memory, each with another option: topology, ServiceImports, pods")
 	flags.IntVar(&wanted.storm, "storm", 0, "measure this `number` of clients of clusterdns when the API server returns, and nothing else")
+	flags.IntVar(&wanted.watches, "watches", 0, "measure nodecache with the pods of its node, and the API server with this `number` of such watches, and nothing else")
 	if err := flags.Parse(args); err != nil {
 		return wanted, err
 	}

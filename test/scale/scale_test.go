@@ -116,6 +116,37 @@ func TestStorm(t *testing.T) {
 	}
 }
 
+// TestWatches: the API server's cost has a figure for each number of watches, and each watch has its goroutines.
+func TestWatches(t *testing.T) {
+	const nodes = 8
+	all, err := (&bench{folder: t.TempDir()}).watches(t.Context(), kubeapi.New(t), watchCluster(nodes), []int{0, nodes / 2, nodes}, time.Second, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 3 {
+		t.Fatalf("%d costs, want 3", len(all))
+	}
+	for i, c := range all {
+		if c.watches != i*nodes/2 || c.changes <= 0 || c.memory <= 0 || c.opening < 0 {
+			t.Errorf("cost %d is %+v", i, c)
+		}
+	}
+	if more := all[2].goroutines - all[0].goroutines; more < nodes {
+		t.Errorf("%v more goroutines with %d watches", more, nodes)
+	}
+}
+
+// TestNodes: nodecache has a figure without its pods and with them.
+func TestNodes(t *testing.T) {
+	all, err := (&bench{folder: t.TempDir()}).nodes(t.Context(), kubeapi.New(t), 10, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 2 || all[0].memory <= 0 || all[1].memory <= 0 || all[0].peak < all[0].memory || all[1].peak < all[1].memory {
+		t.Errorf("figures %+v, want two", all)
+	}
+}
+
 // TestWrongAnswers: a server that lacks the last changes of the cluster fails the check.
 func TestWrongAnswers(t *testing.T) {
 	api := kubeapi.New(t)

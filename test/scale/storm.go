@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -74,10 +75,10 @@ func (b *bench) storms(ctx context.Context, api *kubeapi.Server, s size, instanc
 	}
 	f := &fleet{bench: b, world: w}
 	defer f.stop()
-	if err := f.permit(ctx); err != nil {
+	if err := f.permit(ctx, permission("", "services", "namespaces"), permission("discovery.k8s.io", "endpointslices")); err != nil {
 		return nil, err
 	}
-	start, err := f.measure(ctx, "start", func(ctx context.Context) error { return f.start(ctx, instances) })
+	start, err := f.measure(ctx, "start", func(ctx context.Context) error { return f.start(ctx, instances, nil) })
 	if err != nil {
 		return nil, err
 	}
@@ -108,14 +109,15 @@ func (b *bench) storms(ctx context.Context, api *kubeapi.Server, s size, instanc
 // instanceUser is the service account of the instances.
 const instanceUser = "system:serviceaccount:kube-system:clusterdns"
 
-// permit lets the instances read what clusterdns reads.
-func (f *fleet) permit(ctx context.Context) error {
+func permission(group string, resources ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"list", "watch"}}
+}
+
+// permit gives permissions to the instances.
+func (f *fleet) permit(ctx context.Context, rules ...rbacv1.PolicyRule) error {
 	rbac := f.api.Plane().Client().RbacV1()
-	read := func(group string, resources ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"list", "watch"}}
-	}
 	meta := metav1.ObjectMeta{Name: "scale"}
-	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{read("", "services", "namespaces"), read("discovery.k8s.io", "endpointslices")}}
+	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}
 	if _, err := rbac.ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
 		return err
 	}
@@ -126,8 +128,8 @@ func (f *fleet) permit(ctx context.Context) error {
 	return err
 }
 
-// start starts the instances.
-func (f *fleet) start(ctx context.Context, instances int) error {
+// start starts the instances. nodes are those of each instance, nil without.
+func (f *fleet) start(ctx context.Context, instances int, nodes []string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -142,6 +144,9 @@ func (f *fleet) start(ctx context.Context, instances int) error {
 	}
 	for some := range slices.Chunk(kubeconfigs, instancesPerProcess) {
 		job := instancesJob{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(child.FreePort())), Kubeconfigs: some}
+		if nodes != nil {
+			job.Nodes, nodes = nodes[:len(some)], nodes[len(some):]
+		}
 		text, err := json.Marshal(job)
 		if err != nil {
 			return err
@@ -214,16 +219,22 @@ func (f *fleet) awaitService(ctx context.Context, s *storm, ready time.Time) err
 
 // haveService waits until all instances of a process have a Service.
 func haveService(ctx context.Context, address string, service *corev1.Service) (done instancesDone, err error) {
+	err = ask(ctx, address, service.Namespace+"/"+service.Name, func(r io.Reader) error { return json.NewDecoder(r).Decode(&done) })
+	return done, err
+}
+
+// ask requests a path of a process with instances.
+func ask(ctx context.Context, address, path string, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/"+service.Namespace+"/"+service.Name, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/"+path, nil)
 	if err != nil {
-		return done, err
+		return err
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return done, err
+		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	return done, json.NewDecoder(response.Body).Decode(&done)
+	return read(response.Body)
 }

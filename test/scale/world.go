@@ -57,10 +57,11 @@ func newWorld(api *kubeapi.Server, s size) (*world, error) {
 }
 
 // allocation returns the IPAddress of a Service, as the API server creates it with the Service. Without them it repairs all
-// Services when it starts, which takes more than the minute after which it gives up.
+// Services when it starts, which takes more than the minute after which it gives up. One that is older than a minute and whose Service
+// the API server has not seen yet is deleted.
 func allocation(s *corev1.Service) *networkingv1.IPAddress {
 	return &networkingv1.IPAddress{
-		ObjectMeta: metav1.ObjectMeta{Name: s.Spec.ClusterIP, Labels: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Spec.ClusterIP, CreationTimestamp: metav1.Now(), Labels: map[string]string{
 			networkingv1.LabelIPAddressFamily: string(corev1.IPv4Protocol), networkingv1.LabelManagedBy: "ipallocator.k8s.io",
 		}},
 		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: kubeapi.Services, Namespace: s.Namespace, Name: s.Name}},

@@ -211,7 +211,7 @@ func TestGenerations(t *testing.T) {
 
 		{"pod put again", func(ix *Index) { ix.PutPod(ix.PodRecord("default", "web-a")) }, nil},
 		{"labels of a pod, which no answer shows", func(ix *Index) {
-			ix.PutPod(with(webPod(), func(p *Pod) { p.Labels = map[string]string{"a": "b"} }))
+			ix.PutPod(with(webPod(), func(p *Pod) { p.Labels = NewPodLabels(map[string]string{"a": "b"}) }))
 		}, nil},
 		{"address of a pod", func(ix *Index) {
 			ix.PutPod(with(webPod(), func(p *Pod) { p.IPs = []netip.Addr{movedIP} }))

@@ -87,7 +87,7 @@ func copySlice(s *Slice) *Slice {
 
 func copyPod(p *Pod) *Pod {
 	c := *p
-	c.IPs, c.Labels = slices.Clone(p.IPs), maps.Clone(p.Labels)
+	c.IPs = slices.Clone(p.IPs)
 	return &c
 }
 

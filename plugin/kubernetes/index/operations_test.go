@@ -343,7 +343,7 @@ func (o *operations) pod(k Name) *Pod {
 			return p
 		case 2:
 			p := copyPod(old.was)
-			p.Labels = map[string]string{"version": o.version()}
+			p.Labels = NewPodLabels(map[string]string{"version": o.version()})
 			return p
 		}
 	}

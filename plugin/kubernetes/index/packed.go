@@ -127,13 +127,7 @@ func (s *Slice) Endpoint(i int) Endpoint {
 	if f == nil {
 		return e
 	}
-	if f.ends != nil {
-		start := uint32(0)
-		if i > 0 {
-			start = f.ends[i-1]
-		}
-		e.Name = f.names[start:f.ends[i]]
-	}
+	e.Name = f.name(i)
 	if f.zones != nil {
 		e.Zone = f.zones[i]
 	}
@@ -187,6 +181,65 @@ func (s *Slice) withAddr(a netip.Addr) iter.Seq[int] {
 			}
 		}
 	}
+}
+
+// NextNamed returns the number of the first endpoint, from a number on, that has the name, or that has no name and the address, which may be
+// the zero Addr. It returns Len if there is none.
+func (s *Slice) NextNamed(from int, name string, a netip.Addr) int {
+	if s.Endpoints != nil {
+		for ; from < len(s.Endpoints); from++ {
+			if e := &s.Endpoints[from]; e.Name == name || e.Name == "" && e.Addr == a {
+				break
+			}
+		}
+		return from
+	}
+	next, f := s.Len(), s.packed.fields
+	if f != nil && f.ends != nil {
+		next = f.nextNamed(from, name)
+	}
+	if a.IsValid() {
+		for i := range s.withAddr(a) {
+			if i >= from && (f == nil || f.name(i) == "") {
+				return min(i, next)
+			}
+		}
+	}
+	return next
+}
+
+// nextNamed returns the number of the first endpoint, from a number on, that has the name, which is not empty. It returns the number of all
+// if there is none.
+func (f *endpointFields) nextNamed(from int, name string) int {
+	at := f.start(from)
+	for {
+		i := strings.Index(f.names[at:], name)
+		if i < 0 {
+			return max(from, len(f.ends))
+		}
+		start, end := at+i, at+i+len(name)
+		// Endpoints without a name have the end of the one before.
+		if n, _ := slices.BinarySearch(f.ends, uint32(end)); f.start(n) == start && int(f.ends[n]) == end {
+			return n
+		}
+		at = start + 1
+	}
+}
+
+// start returns the offset of the name of the i-th endpoint in names.
+func (f *endpointFields) start(i int) int {
+	if i == 0 || f.ends == nil {
+		return 0
+	}
+	return int(f.ends[i-1])
+}
+
+// name returns the name of the i-th endpoint, which may be empty.
+func (f *endpointFields) name(i int) string {
+	if f.ends == nil {
+		return ""
+	}
+	return f.names[f.start(i):f.ends[i]]
 }
 
 // hasAddr reports whether an endpoint of a packed slice has the address.

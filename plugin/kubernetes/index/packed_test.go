@@ -22,6 +22,7 @@ func TestPack(t *testing.T) {
 		{"the first has a name", []Endpoint{{Addr: v4, Name: "db-0"}, {Addr: v4.Next()}}},
 		{"the last has a name", []Endpoint{{Addr: v4}, {Addr: v4.Next(), Name: "db-1"}}},
 		{"names", []Endpoint{{Addr: v4, Name: "a"}, {Addr: v4.Next(), Name: ""}, {Addr: v4, Name: "a-longer-name"}}},
+		{"names in names", []Endpoint{{Addr: v4, Name: "aa"}, {Addr: v4, Name: "a"}, {Addr: v4}, {Addr: v4, Name: "aaa"}, {Addr: v4, Name: "a"}}},
 		{"a zone", []Endpoint{{Addr: v4}, {Addr: v4, Zone: NewSymbol("east")}}},
 		{"a node", []Endpoint{{Addr: v6, Node: NewSymbol("n1")}, {Addr: v4}}},
 		{"hints", []Endpoint{{Addr: v4}, {Addr: v4, Hints: &Hints{Zones: []Symbol{NewSymbol("east")}}}}},
@@ -76,9 +77,45 @@ func checkPack(t *testing.T, all []Endpoint) {
 			t.Errorf("endpoints %v have the address %s, want %v", got, e.Addr, with)
 		}
 	}
+	checkNamed(t, s, all)
 	for _, absent := range []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8:ffff::1")} {
 		if s.hasAddr(absent) {
 			t.Errorf("an endpoint has the address %s", absent)
+		}
+	}
+}
+
+// checkNamed asserts that the endpoints of a packed slice are found by their names and addresses, and by parts of names only if these are
+// names.
+func checkNamed(t *testing.T, s *Slice, all []Endpoint) {
+	t.Helper()
+	names := []string{"a", "aa", "db-1"}
+	for _, e := range all {
+		if e.Name != "" {
+			names = append(names, e.Name, e.Name[1:]+"x", e.Name+e.Name, e.Name[:len(e.Name)/2]+"-")
+		}
+	}
+	addrs := []netip.Addr{{}, netip.MustParseAddr("192.0.2.1")}
+	for _, e := range all {
+		addrs = append(addrs, e.Addr)
+	}
+	for _, name := range names {
+		for _, a := range addrs {
+			var want []int
+			for i, e := range all {
+				if e.Name == name || e.Name == "" && e.Addr == a {
+					want = append(want, i)
+				}
+			}
+			for what, s := range map[string]*Slice{"packed": s, "not packed": {Endpoints: slices.Clone(all)}} {
+				var got []int
+				for i := s.NextNamed(0, name, a); i < s.Len(); i = s.NextNamed(i+1, name, a) {
+					got = append(got, i)
+				}
+				if !slices.Equal(got, want) {
+					t.Fatalf("%s: endpoints %v are named %q or have the address %v without a name, want %v of %+v", what, got, name, a, want, all)
+				}
+			}
 		}
 	}
 }

@@ -2,9 +2,11 @@ package index
 
 import (
 	"hash/fnv"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"unique"
 )
 
@@ -195,7 +197,7 @@ type Pod struct {
 	// IPs are the addresses of the pod. Read by pod names in mode verified, and to find a client's pod.
 	IPs []netip.Addr
 	// Labels are read by the client's metadata.
-	Labels map[string]string
+	Labels PodLabels
 	// Node is the name of the node that runs the pod. Read to locate callers.
 	Node Symbol
 	// HostNetwork is true if IPs are those of the node, which pods share. Read by clients' search lists.
@@ -222,10 +224,38 @@ func (d *PodDNS) Equal(e *PodDNS) bool {
 	return d.Policy == e.Policy && slices.Equal(d.Searches, e.Searches)
 }
 
+// PodLabels are the labels of a pod. Equal ones, as those of a ReplicaSet's pods, share their memory. The zero PodLabels are none.
+type PodLabels struct{ pairs Symbol } // keys and values in turn, each with separator after it, ordered by key
+
+// separator is not in labels, whose keys and values have letters, digits and some punctuation.
+const separator = "\x00"
+
+// NewPodLabels returns the labels of a map.
+func NewPodLabels(labels map[string]string) PodLabels {
+	var pairs strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		pairs.WriteString(key + separator + labels[key] + separator)
+	}
+	return PodLabels{NewSymbol(pairs.String())}
+}
+
+// All yields the keys and values, ordered by key.
+func (l PodLabels) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for rest := l.pairs.String(); rest != ""; {
+			key, after, _ := strings.Cut(rest, separator)
+			value, next, _ := strings.Cut(after, separator)
+			if rest = next; !yield(key, value) {
+				return
+			}
+		}
+	}
+}
+
 // Equal reports whether two records of one pod are equal.
 func (p *Pod) Equal(q *Pod) bool {
 	return p.Node == q.Node && p.HostNetwork == q.HostNetwork && p.Ending == q.Ending &&
-		slices.Equal(p.IPs, q.IPs) && maps.Equal(p.Labels, q.Labels) && p.DNS.Equal(q.DNS)
+		slices.Equal(p.IPs, q.IPs) && p.Labels == q.Labels && p.DNS.Equal(q.DNS)
 }
 
 // Node has the fields of a Node that topology depends on.

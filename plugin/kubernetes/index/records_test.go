@@ -1,8 +1,10 @@
 package index
 
 import (
+	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -121,8 +123,8 @@ func alter(t *testing.T, v reflect.Value) {
 		*p++
 	case *[]netip.Addr:
 		*p = append(*p, movedIP)
-	case *map[string]string:
-		*p = map[string]string{"app": "web"}
+	case *PodLabels:
+		*p = NewPodLabels(map[string]string{"app": "web"})
 	case **Topology:
 		*p = &Topology{Local: *p == nil}
 	case **External:
@@ -151,5 +153,33 @@ func alter(t *testing.T, v reflect.Value) {
 		*p = append(*p, Endpoint{Addr: movedIP})
 	default:
 		t.Fatalf("missing alteration of a %s", v.Type())
+	}
+}
+
+// TestPodLabels asserts that all labels are there, in the order of their keys, and that equal ones are equal records.
+func TestPodLabels(t *testing.T) {
+	for _, labels := range []map[string]string{
+		nil, {"app": "web"}, {"empty": ""}, {"b": "2", "a": "1", "c": ""}, {"app.kubernetes.io/name": "web", "app": "a=b"},
+	} {
+		l := NewPodLabels(labels)
+		if got := maps.Collect(l.All()); !maps.Equal(got, labels) {
+			t.Errorf("labels %v, want %v", got, labels)
+		}
+		var keys []string
+		for k := range l.All() {
+			keys = append(keys, k)
+		}
+		if !slices.IsSorted(keys) {
+			t.Errorf("keys %v are not in order", keys)
+		}
+		for range l.All() {
+			break // the iterator ends
+		}
+		if same := NewPodLabels(maps.Clone(labels)); same != l {
+			t.Errorf("equal labels %v differ", labels)
+		}
+		if other := NewPodLabels(map[string]string{"app": "other"}); other == l {
+			t.Errorf("labels %v are equal to others", labels)
+		}
 	}
 }

@@ -254,7 +254,7 @@ func pod(i podItem) (*index.Pod, error) {
 		return nil, err
 	}
 	p := &index.Pod{
-		Namespace: i.Namespace, Name: i.Name, IPs: ips, Labels: i.Labels,
+		Namespace: i.Namespace, Name: i.Name, IPs: ips, Labels: index.NewPodLabels(i.Labels),
 		Node: index.NewSymbol(i.Node), HostNetwork: i.HostNetwork, Ending: i.Ending,
 	}
 	if d := i.DNS; d != nil {

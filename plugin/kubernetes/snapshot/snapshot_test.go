@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -145,7 +146,7 @@ func TestExtremes(t *testing.T) {
 	ix := index.New()
 	ix.PutService(&index.Service{Namespace: "shop", Name: "many", External: &index.External{IPs: many}})
 	ix.PutSlice(&index.Slice{Namespace: "shop", Name: "odd", Service: "many", Endpoints: []index.Endpoint{{Addr: many[0], Zone: index.NewSymbol("\xff\xfe"), Name: "\xff"}}})
-	ix.PutPod(&index.Pod{Namespace: "shop", Name: "pod", IPs: many[:1], Labels: labels})
+	ix.PutPod(&index.Pod{Namespace: "shop", Name: "pod", IPs: many[:1], Labels: index.NewPodLabels(labels)})
 	data := written(t, testHeader, ix)
 	_, c, err := Read(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
@@ -233,7 +234,7 @@ func dump(ix *index.Index) string {
 		add("namespace %s", name)
 	}
 	for p := range c.Pods {
-		add("pod %s/%s %v %v %s %t %t %+v", p.Namespace, p.Name, p.IPs, p.Labels, p.Node, p.HostNetwork, p.Ending, p.DNS)
+		add("pod %s/%s %v %v %s %t %t %+v", p.Namespace, p.Name, p.IPs, maps.Collect(p.Labels.All()), p.Node, p.HostNetwork, p.Ending, p.DNS)
 	}
 	for n := range c.Nodes {
 		add("node %s %d %v %v %t", n.Name, n.UID, slices.Collect(n.AllLabels()), n.CIDRs, n.CIDRs == nil)
@@ -339,7 +340,7 @@ func randomIndex(r *rand.Rand) *index.Index {
 		case 5:
 			p := &index.Pod{Namespace: word("ns", 3), Name: word("pod", 8), IPs: append(addrs(), addr()), Node: symbol("node", 9), HostNetwork: r.IntN(2) == 0, Ending: r.IntN(2) == 0}
 			if r.IntN(2) == 0 {
-				p.Labels = map[string]string{"app": word("app", 3)}
+				p.Labels = index.NewPodLabels(map[string]string{"app": word("app", 3)})
 			}
 			if r.IntN(2) == 0 {
 				p.DNS = &index.PodDNS{Policy: "None", Searches: []string{"example.org"}}

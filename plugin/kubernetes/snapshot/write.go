@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"io"
 	"iter"
+	"maps"
 	"net/netip"
 
 	"github.com/fxamacker/cbor/v2"
@@ -150,7 +151,7 @@ func numbers(all []index.Symbol, symbol func(index.Symbol) uint32) []uint32 {
 
 func podOf(p *index.Pod) podItem {
 	item := podItem{
-		Namespace: p.Namespace, Name: p.Name, IPs: addressesOf(p.IPs), Labels: p.Labels,
+		Namespace: p.Namespace, Name: p.Name, IPs: addressesOf(p.IPs), Labels: maps.Collect(p.Labels.All()),
 		Node: p.Node.String(), HostNetwork: p.HostNetwork, Ending: p.Ending,
 	}
 	if d := p.DNS; d != nil {

@@ -128,7 +128,7 @@ func TestPodSearchPath(t *testing.T) {
 		if got := strip(o, Options{Pods: true, PodsOnly: true, SearchPaths: true}); !got.Equal(want) {
 			t.Errorf("policy %q, %v: record %+v with %+v, want %+v", tc.policy, tc.config, got, got.DNS, want.DNS)
 		}
-		want.Labels = o.Labels
+		want.Labels = index.NewPodLabels(o.Labels)
 		if got := strip(o, Options{Pods: true, SearchPaths: true}); !got.Equal(want) {
 			t.Errorf("policy %q, %v: among others the record is %+v", tc.policy, tc.config, got)
 		}

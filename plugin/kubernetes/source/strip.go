@@ -251,11 +251,11 @@ func (s Stripper) Pod(o *corev1.Pod) *index.Pod {
 	}
 	skip := s.skipped.object(Pods, o.Namespace, o.Name)
 	r := &index.Pod{
-		Namespace: strings.Clone(o.Namespace),
+		Namespace: index.NewSymbol(o.Namespace).String(), // in memory once for all pods
 		Name:      strings.Clone(o.Name),
 	}
 	if !s.PodsOnly {
-		r.Labels = o.Labels
+		r.Labels = index.NewPodLabels(o.Labels)
 	}
 	for _, ip := range o.Status.PodIPs {
 		if a, ok := address(ip.IP, skip); ok {
