@@ -4,9 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,7 +25,7 @@ type nodeRest struct {
 }
 
 // nodecacheFile is its Corefile. Arguments: the ports of DNS and metrics, and a directive.
-const nodecacheFile = `.:%d {
+const nodecacheFile = `cluster.local:%d {
     bind 127.0.0.1
     errors
     cache
@@ -69,7 +70,7 @@ func (b *bench) nodes(ctx context.Context, api *kubeapi.Server, pods int, settle
 	node, _ := c.Node(0)
 	plane := api.Plane()
 	for _, with := range []struct{ what, directive, metric string }{
-		{"without autopath", "", "coredns_cache_entries"},
+		{"without autopath", "", "coredns_build_info"},
 		{
 			fmt.Sprintf("with autopath @nodelocal and %d pods", pods),
 			fmt.Sprintf(nodeAutopath, node, plane.URL(), plane.CertFile(), plane.KeyFile(), plane.CAFile()),
@@ -101,14 +102,14 @@ func (b *bench) nodeRest(ctx context.Context, path, directive, metric string, se
 		return n, err
 	}
 	defer p.Stop()
-	if err := child.Await(ctx, startTimeout, "the metric "+metric, func() bool {
-		response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", metrics)) // #nosec G107 -- a server of ours
-		if err != nil {
-			return false
-		}
-		defer func() { _ = response.Body.Close() }()
-		text, err := io.ReadAll(response.Body)
-		return err == nil && strings.Contains(string(text), metric)
+	if err := child.Await(ctx, 30*time.Second, "the metric "+metric, func() bool {
+		found := false
+		err := ask(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(metrics)), "metrics", func(r io.Reader) error {
+			text, err := io.ReadAll(r)
+			found = strings.Contains(string(text), metric)
+			return err
+		})
+		return err == nil && found
 	}); err != nil {
 		return n, err
 	}

@@ -119,7 +119,7 @@ func TestStorm(t *testing.T) {
 // TestWatches: the API server's cost has a figure for each number of watches, and each watch has its goroutines.
 func TestWatches(t *testing.T) {
 	const nodes = 8
-	all, err := (&bench{folder: t.TempDir()}).watches(t.Context(), kubeapi.New(t), watchCluster(nodes), []int{0, nodes / 2, nodes}, time.Second, 0)
+	all, err := (&bench{folder: t.TempDir()}).watches(t.Context(), kubeapi.New(t), watchCluster(nodes), []int{0, nodes / 2, nodes}, time.Second, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestWatches(t *testing.T) {
 		t.Fatalf("%d costs, want 3", len(all))
 	}
 	for i, c := range all {
-		if c.watches != i*nodes/2 || c.changes <= 0 || c.memory <= 0 || c.opening < 0 {
+		if c.watches != i*nodes/2 || c.change <= 0 || c.memory <= 0 || c.opening < 0 {
 			t.Errorf("cost %d is %+v", i, c)
 		}
 	}

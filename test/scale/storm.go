@@ -223,7 +223,7 @@ func haveService(ctx context.Context, address string, service *corev1.Service) (
 	return done, err
 }
 
-// ask requests a path of a process with instances.
+// ask requests a path of a process.
 func ask(ctx context.Context, address, path string, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -236,5 +236,8 @@ func ask(ctx context.Context, address, path string, read func(io.Reader) error) 
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", request.URL, response.Status)
+	}
 	return read(response.Body)
 }

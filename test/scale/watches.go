@@ -20,20 +20,25 @@ const (
 	podChanges  = 200
 )
 
-// changeTime is the time for which pods change, and watchSettle that before the API server's memory is read.
+// changeTime is the time for which pods change, watchSettle that before the API server's memory is read, and delivery that for the last
+// events.
 const (
 	changeTime  = 20 * time.Second
 	watchSettle = 10 * time.Second
+	delivery    = time.Second
 )
 
-// apiCost is what the API server has used.
-type apiCost struct{ cpu, memory, goroutines float64 }
+// apiCost is what the API server has used at a time.
+type apiCost struct {
+	at                      time.Time
+	cpu, memory, goroutines float64
+}
 
 // watchCost is the cost of the pods' changes with a number of watches.
 type watchCost struct {
 	watches int
 	opening float64 // CPU seconds for the requests that open the watches, with their lists
-	changes float64 // CPU seconds for all changes
+	change  float64 // CPU seconds for a pod's change
 	apiCost         // before the changes
 }
 
@@ -51,9 +56,9 @@ func (b *bench) measureWatches(ctx context.Context, api *kubeapi.Server, nodes i
 		return err
 	}
 	fmt.Printf("\n| watches for the pods of a node | memory of the API server, MiB | goroutines | CPU for opening one, ms | CPU for a pod's change, us |\n|---|---|---|---|---|\n")
-	changes, opened := changeTime.Seconds()*podChanges, 0
+	opened := 0
 	for _, c := range all {
-		fmt.Printf("| %d | %.0f | %.0f | %.1f | %.0f |\n", c.watches, c.memory/(1<<20), c.goroutines, 1e3*c.opening/float64(max(1, c.watches-opened)), 1e6*c.changes/changes)
+		fmt.Printf("| %d | %.0f | %.0f | %.1f | %.0f |\n", c.watches, c.memory/(1<<20), c.goroutines, 1e3*c.opening/float64(max(1, c.watches-opened)), 1e6*c.change)
 		opened = c.watches
 	}
 	first, last := all[0], all[len(all)-1]
@@ -61,7 +66,7 @@ func (b *bench) measureWatches(ctx context.Context, api *kubeapi.Server, nodes i
 	return nil
 }
 
-// watches measures with each number of watches, which ascend.
+// watches measures with each number of watches, which ascend. Pods change once before, so that the API server has its history of events.
 func (b *bench) watches(ctx context.Context, api *kubeapi.Server, s size, counts []int, changing, settle time.Duration) (all []watchCost, err error) {
 	w, err := newWorld(api, s)
 	if err != nil {
@@ -70,6 +75,9 @@ func (b *bench) watches(ctx context.Context, api *kubeapi.Server, s size, counts
 	f := &fleet{bench: b, world: w}
 	defer f.stop()
 	if err := f.permit(ctx, permission("", "pods")); err != nil {
+		return nil, err
+	}
+	if _, err := w.changePods(ctx, changing); err != nil {
 		return nil, err
 	}
 	open := 0
@@ -93,14 +101,19 @@ func (b *bench) watches(ctx context.Context, api *kubeapi.Server, s size, counts
 		if err != nil {
 			return nil, err
 		}
-		if err := w.changePods(ctx, changing); err != nil {
+		changes, err := w.changePods(ctx, changing)
+		if err != nil {
+			return nil, err
+		}
+		if err := child.Pause(ctx, delivery); err != nil {
 			return nil, err
 		}
 		after, err := costOf(ctx, api)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, watchCost{watches: n, opening: opened.cpu - before.cpu, changes: after.cpu - rest.cpu, apiCost: rest})
+		idle := (rest.cpu - opened.cpu) / rest.at.Sub(opened.at).Seconds() * after.at.Sub(rest.at).Seconds()
+		all = append(all, watchCost{watches: n, opening: opened.cpu - before.cpu, change: (after.cpu - rest.cpu - idle) / float64(changes), apiCost: rest})
 	}
 	return all, w.gate.refuse()
 }
@@ -125,11 +138,10 @@ func (f *fleet) watchPods(ctx context.Context, c generated.Cluster, from, to int
 	return errors.Join(failures...)
 }
 
-// changePods changes pods one after the other for a time, as the kubelet does when a container is restarted.
-func (w *world) changePods(ctx context.Context, during time.Duration) error {
+// changePods changes pods one after the other for a time, as the kubelet does when a container is restarted. It returns the number of changes.
+func (w *world) changePods(ctx context.Context, during time.Duration) (n int, err error) {
 	const perBatch = podChanges / 10
-	began := time.Now()
-	for n := 0; time.Since(began) < during; n += perBatch {
+	for began := time.Now(); time.Since(began) < during; n += perBatch {
 		var objects []runtime.Object
 		for i := range perBatch {
 			pod := w.cluster.PodObject((n + i) % w.cluster.Pods)
@@ -138,13 +150,13 @@ func (w *world) changePods(ctx context.Context, during time.Duration) error {
 			objects = append(objects, pod)
 		}
 		if err := w.api.Put(objects...); err != nil {
-			return err
+			return n, err
 		}
 		if err := child.Pause(ctx, time.Until(began.Add(time.Duration(n+perBatch)*time.Second/podChanges))); err != nil {
-			return err
+			return n, err
 		}
 	}
-	return nil
+	return n, nil
 }
 
 // costOf reads what the API server has used.
@@ -153,6 +165,7 @@ func costOf(ctx context.Context, api *kubeapi.Server) (c apiCost, err error) {
 	if err != nil {
 		return c, err
 	}
+	c.at = time.Now()
 	for name, into := range map[string]*float64{"process_cpu_seconds_total": &c.cpu, "process_resident_memory_bytes": &c.memory, "go_goroutines": &c.goroutines} {
 		all := families[name].GetMetric()
 		if len(all) != 1 {

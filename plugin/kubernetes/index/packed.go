@@ -20,11 +20,12 @@ type packedEndpoints struct {
 
 // endpointFields are the fields of endpoints beside the address. A slice is nil if none of the endpoints has the field.
 type endpointFields struct {
-	names string   // one after the other
-	ends  []uint32 // of each name, in names
-	zones []Symbol
-	nodes []Symbol
-	hints []*Hints
+	names  string   // one after the other
+	ends   []uint32 // of each name, in names
+	hashes string   // of each name, a byte, by which it is found: a Service may have thousands of endpoints
+	zones  []Symbol
+	nodes  []Symbol
+	hints  []*Hints
 }
 
 // Pack replaces Endpoints by a form that takes a fraction of the memory. It is called before other goroutines read the record.
@@ -57,10 +58,13 @@ func (s *Slice) Pack() {
 	var f endpointFields
 	if has(func(e *Endpoint) bool { return e.Name != "" }) {
 		var names strings.Builder
+		hashes := make([]byte, len(s.Endpoints))
 		for i := range s.Endpoints {
 			names.WriteString(s.Endpoints[i].Name)
 			f.ends = append(f.ends, uint32(names.Len()))
+			hashes[i] = nameHash(s.Endpoints[i].Name)
 		}
+		f.hashes = string(hashes)
 		f.names, f.ends = strings.Clone(names.String()), slices.Clip(f.ends)
 	}
 	f.zones = column(s.Endpoints, func(e *Endpoint) Symbol { return e.Zone })
@@ -183,8 +187,8 @@ func (s *Slice) withAddr(a netip.Addr) iter.Seq[int] {
 	}
 }
 
-// NextNamed returns the number of the first endpoint, from a number on, that has the name, or that has no name and the address, which may be
-// the zero Addr. It returns Len if there is none.
+// NextNamed returns the number of the first endpoint, from a number up to Len on, that has the name, which is not empty, or that has no name
+// and the address, which may be the zero Addr. It returns Len if there is none.
 func (s *Slice) NextNamed(from int, name string, a netip.Addr) int {
 	if s.Endpoints != nil {
 		for ; from < len(s.Endpoints); from++ {
@@ -208,22 +212,27 @@ func (s *Slice) NextNamed(from int, name string, a netip.Addr) int {
 	return next
 }
 
-// nextNamed returns the number of the first endpoint, from a number on, that has the name, which is not empty. It returns the number of all
-// if there is none.
+// nextNamed returns the number of the first endpoint, from a number on, that has the name. It returns the number of all if there is none.
 func (f *endpointFields) nextNamed(from int, name string) int {
-	at := f.start(from)
-	for {
-		i := strings.Index(f.names[at:], name)
+	for h := nameHash(name); from < len(f.hashes); from++ {
+		i := strings.IndexByte(f.hashes[from:], h)
 		if i < 0 {
-			return max(from, len(f.ends))
+			break
 		}
-		start, end := at+i, at+i+len(name)
-		// Endpoints without a name have the end of the one before.
-		if n, _ := slices.BinarySearch(f.ends, uint32(end)); f.start(n) == start && int(f.ends[n]) == end {
-			return n
+		if from += i; f.name(from) == name {
+			return from
 		}
-		at = start + 1
 	}
+	return len(f.hashes)
+}
+
+// nameHash returns a hash of a name (FNV-1a, folded to a byte).
+func nameHash(name string) byte {
+	h := uint32(2166136261)
+	for i := range len(name) {
+		h = (h ^ uint32(name[i])) * 16777619
+	}
+	return byte(h ^ h>>8 ^ h>>16 ^ h>>24)
 }
 
 // start returns the offset of the name of the i-th endpoint in names.

@@ -218,17 +218,17 @@ func (s Stripper) endpoints(to []index.Endpoint, e *discoveryv1.Endpoint, skip s
 	return to
 }
 
-// endpointName returns the label of an endpoint, or "" if its address is to be the label.
+// endpointName returns the label of an endpoint, or "" if its address is to be the label. It is in the memory of the object.
 func (s Stripper) endpointName(e *discoveryv1.Endpoint, skip skippedObject) string {
 	if e.Hostname != nil && *e.Hostname != "" {
 		if name := strings.ToLower(*e.Hostname); isLabel(name) {
-			return strings.Clone(name)
+			return name
 		}
 		skip.part("hostname", fmt.Sprintf("%q is not a DNS label", *e.Hostname))
 	}
 	// A pod's name may be longer than a label, or have dots: then the address is used.
 	if s.EndpointPodNames && e.TargetRef != nil && isLabel(e.TargetRef.Name) {
-		return strings.Clone(e.TargetRef.Name)
+		return e.TargetRef.Name
 	}
 	return ""
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -233,13 +234,14 @@ func theResource(s *Source, name string) *resource {
 }
 
 // TestOverloaded has an API server that is reachable and answers with errors, as one that has just started, or a load balancer before it.
-// It gets no request for an unpaged list of all objects, and a watch continues where it ended.
+// A source without records lists if a streamed list fails. One with records requests the watch again, which continues where it ended, for two
+// minutes.
 func TestOverloaded(t *testing.T) {
 	const path = "/api/v1/services"
 	api := kubeapi.New(t)
 	api.Put(namespace("shop"), service("web", "10.96.0.1", nil))
 	f := startFront(t, api)
-	f.fails(http.StatusServiceUnavailable, path)
+	f.failsStreams(http.StatusGatewayTimeout)
 	s, err := New(Connection{Endpoint: f.url, QPS: 1000, Burst: 1000}, source.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -255,13 +257,12 @@ func TestOverloaded(t *testing.T) {
 		stop()
 		<-done
 	}()
-	eventually(t, "a second request", func() bool { return f.count(path, "stream") > 1 })
-	f.answers(nil)
-	eventually(t, "synced", func() bool { return synced(s) && hasIP(ix, "web", "10.96.0.1") })
+	eventually(t, "the first records, by a list", func() bool { return synced(s) && hasIP(ix, "web", "10.96.0.1") })
+	f.failsStreams(0)
 
 	api.Put(service("web", "10.96.0.3", nil)) // client-go lists after a watch of less than a second without an event
 	eventually(t, "an event", func() bool { return hasIP(ix, "web", "10.96.0.3") })
-	streams, watches := f.count(path, "stream"), f.count(path, "watch")
+	streams, lists, watches := f.count(path, "stream"), f.count(path, "list"), f.count(path, "watch")
 	f.fails(http.StatusServiceUnavailable, path)
 	api.DropWatches("services")
 	eventually(t, "a second request for the watch", func() bool { return f.count(path, "watch") > watches+1 })
@@ -269,10 +270,34 @@ func TestOverloaded(t *testing.T) {
 	f.answers(nil)
 	eventually(t, "the change", func() bool { return hasIP(ix, "web", "10.96.0.2") })
 	if got := f.count(path, "stream"); got != streams {
-		t.Errorf("%d more lists were requested after the watch, want none", got-streams)
+		t.Errorf("%d more streamed lists were requested after the watch, want none", got-streams)
 	}
-	if got := f.count(path, "list"); got != 0 {
-		t.Errorf("%d lists without pages were requested, want none", got)
+	if got := f.count(path, "list"); got != lists {
+		t.Errorf("%d more lists were requested after the watch, want none", got-lists)
+	}
+}
+
+// TestMayWait: a source lists at once without records, and after a time without a watch.
+func TestMayWait(t *testing.T) {
+	c, h := new(clock), newHealth()
+	h.now = c.now
+	if h.begins(); h.mayWait() {
+		t.Error("waits without records")
+	}
+	if h.synced(); !h.mayWait() {
+		t.Error("does not wait after the first list")
+	}
+	w := h.opened(watch.NewFake(), false)
+	c.advance(time.Hour)
+	if !h.mayWait() {
+		t.Error("does not wait with a watch")
+	}
+	w.Stop()
+	if c.advance(waitFor - time.Second); !h.mayWait() {
+		t.Error("does not wait soon after the end of a watch")
+	}
+	if c.advance(2 * time.Second); h.mayWait() {
+		t.Error("waits long after the end of a watch")
 	}
 }
 
@@ -287,6 +312,11 @@ func TestOverloadedErrors(t *testing.T) {
 		if got := apierrors.IsTooManyRequests(err); got != again {
 			t.Errorf("%d: requested again %v, want %v", code, got, again)
 		}
+	}
+	future := apierrors.NewTimeoutError("Too large resource version", 1)
+	future.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}}
+	if apierrors.IsTooManyRequests(overloaded(future)) {
+		t.Error("a version that the server does not have yet is requested again")
 	}
 }
 

@@ -145,7 +145,7 @@ func newClients(config *rest.Config, o source.Options) (c clients, err error) {
 	if err != nil {
 		return c, err
 	}
-	codecs = partial{codecs, partialKinds(o)}
+	codecs = newPartial(codecs, partialKinds(o))
 	if c.core, err = coreClient(config, httpClient, codecs); err != nil {
 		return c, err
 	}

@@ -66,6 +66,7 @@ type front struct {
 	verbs     map[string]int    // requests by path and verb, "list", "watch" or "stream" for a streamed list
 	selectors map[string]string // of labels and fields, in the last request for a path
 	answer    func(path string) (status int)
+	streams   int // the status of streamed lists, 0 to forward them
 }
 
 func startFront(t *testing.T, api *kubeapi.Server) *front {
@@ -103,6 +104,9 @@ func (f *front) statusOf(u *url.URL) int {
 		verb = "watch"
 	}
 	f.verbs[u.Path+" "+verb]++
+	if verb == "stream" && f.streams != 0 {
+		return f.streams
+	}
 	f.selectors[u.Path] = u.Query().Get("labelSelector") + "|" + u.Query().Get("fieldSelector")
 	if f.answer == nil {
 		return 0
@@ -122,6 +126,13 @@ func (f *front) answers(with func(path string) (status int)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.answer = with
+}
+
+// failsStreams answers streamed lists with a status, 0 forwards them.
+func (f *front) failsStreams(status int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.streams = status
 }
 
 // fails answers paths with these prefixes with a status.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"iter"
 	"reflect"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -181,22 +182,25 @@ func (f fieldSet) appendMessage(b, message []byte) ([]byte, bool) {
 // them as garbage. Objects in other encodings than protobuf are decoded whole.
 type partial struct {
 	runtime.NegotiatedSerializer
-	kinds map[string]partialKind
+	types []runtime.SerializerInfo
 }
 
-// SupportedMediaTypes implements runtime.NegotiatedSerializer.
-func (p partial) SupportedMediaTypes() []runtime.SerializerInfo {
-	all := p.NegotiatedSerializer.SupportedMediaTypes()
-	for i := range all {
-		if info := &all[i]; info.MediaType == runtime.ContentTypeProtobuf {
-			info.Serializer = partialSerializer{info.Serializer, p.kinds}
+// newPartial returns codecs that decode objects by their kind.
+func newPartial(whole runtime.NegotiatedSerializer, kinds map[string]partialKind) partial {
+	p := partial{whole, slices.Clone(whole.SupportedMediaTypes())} // which are those of all users of whole
+	for i := range p.types {
+		if info := &p.types[i]; info.MediaType == runtime.ContentTypeProtobuf {
+			info.Serializer = partialSerializer{info.Serializer, kinds}
 			stream := *info.StreamSerializer
 			stream.Serializer = eventSerializer{stream.Serializer}
 			info.StreamSerializer = &stream
 		}
 	}
-	return all
+	return p
 }
+
+// SupportedMediaTypes implements runtime.NegotiatedSerializer.
+func (p partial) SupportedMediaTypes() []runtime.SerializerInfo { return p.types }
 
 type partialSerializer struct {
 	runtime.Serializer
@@ -237,7 +241,7 @@ func (p partialSerializer) decode(data []byte, into runtime.Object) (runtime.Obj
 		return nil, nil
 	}
 	o := how.create(*buffer)
-	if into != nil {
+	if into != nil { // a list
 		if reflect.TypeOf(into) != reflect.TypeOf(o) {
 			return nil, nil
 		}
@@ -297,12 +301,12 @@ func eachOf(message []byte) iter.Seq2[protowire.Number, []byte] {
 	}
 }
 
-// bytesField returns the value of the first field with a number, nil if there is none.
-func bytesField(message []byte, number protowire.Number) []byte {
+// bytesField returns the value of the field with a number, nil if there is none. Of several the last one counts.
+func bytesField(message []byte, number protowire.Number) (last []byte) {
 	for at, value := range eachOf(message) {
 		if at == number {
-			return value
+			last = value
 		}
 	}
-	return nil
+	return last
 }

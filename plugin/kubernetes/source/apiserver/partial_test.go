@@ -3,10 +3,13 @@ package apiserver
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
+	"k8s.io/apimachinery/pkg/watch"
+	restwatch "k8s.io/client-go/rest/watch"
 	"sigs.k8s.io/randfill"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -23,6 +30,7 @@ import (
 // fieldOptions are options with which other fields are read.
 var fieldOptions = map[string]source.Options{
 	"default":      {Endpoints: true},
+	"pods":         {Endpoints: true, Pods: true},
 	"pod names":    {Endpoints: true, EndpointPodNames: true},
 	"zones":        {Endpoints: true, Zones: true},
 	"topology":     {Endpoints: true, Pods: true, Topology: true, EndpointPodNames: true, Imports: true},
@@ -33,28 +41,27 @@ var fieldOptions = map[string]source.Options{
 // TestPartial has random objects of each kind, with all fields, that a decoder of some fields and one of all fields read: the records are
 // equal, and so is what client-go reads of an object.
 func TestPartial(t *testing.T) {
-	whole, encode := codecs(t)
+	whole, _ := codecs(t)
+	all := decoder(whole)
 	for name, o := range fieldOptions {
 		t.Run(name, func(t *testing.T) {
-			some := decoder(partial{whole, partialKinds(o)})
-			all := decoder(whole)
+			some := decoder(newPartial(whole, partialKinds(o)))
 			s := &Source{options: o, stripper: source.NewStripper(o)}
-			for seed := range int64(300) {
-				for _, object := range randomObjects(seed) {
-					data := encode(object)
-					got, kind, err := some.Decode(data, nil, nil)
+			for kind, objects := range encodedObjects(t) {
+				for seed, data := range objects {
+					got, gvk, err := some.Decode(data, nil, nil)
 					if err != nil {
 						t.Fatal(err)
 					}
-					want, wantKind, err := all.Decode(data, nil, nil)
+					want, wantGVK, err := all.Decode(data, nil, nil)
 					if err != nil {
 						t.Fatal(err)
 					}
-					if *kind != *wantKind || reflect.TypeOf(got) != reflect.TypeOf(want) {
-						t.Fatalf("decoded as %v and %T, want %v and %T", kind, got, wantKind, want)
+					if *gvk != *wantGVK || reflect.TypeOf(got) != reflect.TypeOf(want) {
+						t.Fatalf("decoded as %v and %T, want %v and %T", gvk, got, wantGVK, want)
 					}
 					if g, w := s.read(got), s.read(want); !reflect.DeepEqual(g, w) {
-						t.Fatalf("seed %d, %T: records differ:\ngot  %+v\nwant %+v\nof %+v", seed, object, g, w, object)
+						t.Fatalf("%s %d: records differ:\ngot  %+v\nwant %+v\nof %+v", kind, seed, g, w, want)
 					}
 				}
 			}
@@ -65,16 +72,15 @@ func TestPartial(t *testing.T) {
 // TestPartialFields removes each field from the tables in turn: the records of some object change. So no field is decoded without a reason,
 // and TestPartial has objects that need each one.
 func TestPartialFields(t *testing.T) {
-	whole, encode := codecs(t)
+	whole, _ := codecs(t)
 	all := decoder(whole)
 	for name, o := range fieldOptions {
 		s := &Source{options: o, stripper: source.NewStripper(o)}
 		tables := partialKinds(o)
-		some := decoder(partial{whole, tables})
+		some := decoder(newPartial(whole, tables))
 		for _, kind := range []string{"Namespace", "EndpointSlice", "Service", "Pod"} {
 			eachField(tables[kind].fields, "", func(path string) {
-				for seed := range int64(3000) {
-					data := encode(randomObject(seed, kind))
+				for _, data := range encodedObjects(t)[kind] {
 					got, _, err := some.Decode(data, nil, nil)
 					if err != nil {
 						t.Fatal(err)
@@ -131,16 +137,43 @@ func (s *Source) read(object runtime.Object) any {
 			all = append(all, s.read(&o.Items[i]))
 		}
 		return all
+	case *corev1.ServiceList:
+		all := []any{o.ListMeta}
+		for i := range o.Items {
+			all = append(all, s.read(&o.Items[i]))
+		}
+		return all
+	case *corev1.NamespaceList:
+		all := []any{o.ListMeta}
+		for i := range o.Items {
+			all = append(all, s.read(&o.Items[i]))
+		}
+		return all
 	}
 	return object
 }
 
-// randomObjects returns an object of each kind, and lists.
-func randomObjects(seed int64) (all []runtime.Object) {
-	for _, kind := range []string{"Namespace", "EndpointSlice", "Service", "Pod", "EndpointSliceList", "PodList"} {
-		all = append(all, randomObject(seed, kind))
-	}
-	return all
+// encodedObjects returns random objects of each kind, and lists.
+func encodedObjects(t *testing.T) map[string][][]byte {
+	_, encode := codecs(t)
+	randomEncoded.Do(func() {
+		randomEncoded.all = map[string][][]byte{}
+		// Few Services have all that a traffic distribution needs to count.
+		for kind, n := range map[string]int64{"Namespace": 50, "EndpointSlice": 150, "Service": 1000, "Pod": 150} {
+			for seed := range n {
+				randomEncoded.all[kind] = append(randomEncoded.all[kind], encode(randomObject(seed, kind)))
+			}
+			for seed := range int64(10) {
+				randomEncoded.all[kind+"List"] = append(randomEncoded.all[kind+"List"], encode(randomObject(seed, kind+"List")))
+			}
+		}
+	})
+	return randomEncoded.all
+}
+
+var randomEncoded struct {
+	sync.Once
+	all map[string][][]byte
 }
 
 // randomObject returns an object with random fields, valid where a record depends on it.
@@ -183,6 +216,11 @@ func randomObject(seed int64, kind string) runtime.Object {
 		func(a *corev1.ServiceType, _ randfill.Continue) {
 			*a = corev1.ServiceType(pick("ClusterIP", "ExternalName", "LoadBalancer"))
 		},
+		func(o *corev1.ServiceSpec, c randfill.Continue) {
+			if c.FillNoCustom(o); r.IntN(2) == 0 {
+				o.ClusterIP, o.ClusterIPs, o.Type = pick("None", "10.0.0.1"), nil, corev1.ServiceTypeClusterIP
+			}
+		},
 		func(p *corev1.PodPhase, _ randfill.Continue) {
 			*p = corev1.PodPhase(pick("Running", "Pending", "Failed"))
 		},
@@ -198,7 +236,7 @@ func randomObject(seed int64, kind string) runtime.Object {
 	)
 	o := map[string]runtime.Object{
 		"Namespace": &corev1.Namespace{}, "EndpointSlice": &discoveryv1.EndpointSlice{}, "Service": &corev1.Service{}, "Pod": &corev1.Pod{},
-		"EndpointSliceList": &discoveryv1.EndpointSliceList{}, "PodList": &corev1.PodList{},
+		"EndpointSliceList": &discoveryv1.EndpointSliceList{}, "PodList": &corev1.PodList{}, "ServiceList": &corev1.ServiceList{}, "NamespaceList": &corev1.NamespaceList{},
 	}[kind]
 	fill.Fill(o)
 	return o
@@ -216,6 +254,8 @@ func codecs(t testing.TB) (runtime.NegotiatedSerializer, func(runtime.Object) []
 		switch o.(type) {
 		case *discoveryv1.EndpointSlice, *discoveryv1.EndpointSliceList:
 			version = discoveryv1.SchemeGroupVersion
+		case *metav1.PartialObjectMetadata:
+			version = metav1.SchemeGroupVersion
 		}
 		kind := reflect.TypeOf(o).Elem().Name()
 		o.GetObjectKind().SetGroupVersionKind(version.WithKind(kind))
@@ -232,27 +272,125 @@ func decoder(of runtime.NegotiatedSerializer) runtime.Decoder {
 	return of.DecoderToVersion(info.Serializer, schema.GroupVersion{})
 }
 
-// FuzzPartial has any data: what the decoder of all fields can read, that of some fields can, with the same records. It reads more: fields
-// that are left out may be malformed.
+// TestPartialShared decodes with many clients of the same codecs at the same time, as client-go asks for the serializers for each request:
+// those of all other users stay as they are.
+func TestPartialShared(t *testing.T) {
+	whole, _ := codecs(t)
+	some := newPartial(whole, partialKinds(source.Options{Endpoints: true}))
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 20 {
+				n := runtime.NewClientNegotiator(some, corev1.SchemeGroupVersion)
+				if _, _, _, err := n.StreamDecoder(runtime.ContentTypeProtobuf, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for what, codecs := range map[string]runtime.NegotiatedSerializer{"all fields": whole, "some fields": some} {
+		info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+		inner := info.Serializer
+		if p, ok := inner.(partialSerializer); ok == (what == "some fields") {
+			if ok {
+				inner = p.Serializer
+			}
+		}
+		if _, ok := inner.(*protobuf.Serializer); !ok {
+			t.Errorf("%s: the serializer is %T in %T", what, inner, info.Serializer)
+		}
+	}
+}
+
+// TestPartialEvents decodes the events of a watch from one stream, whose buffer is used again for each: added objects, a bookmark, metadata
+// only, and an error.
+func TestPartialEvents(t *testing.T) {
+	whole, encode := codecs(t)
+	o := fieldOptions["topology"]
+	s := &Source{options: o, stripper: source.NewStripper(o)}
+	node := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"a": "b"}}}
+	bookmark := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
+	failure := &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired}
+	events := []watch.Event{{Type: watch.Added, Object: node}, {Type: watch.Bookmark, Object: bookmark}}
+	for seed := range int64(50) {
+		for _, kind := range []string{"EndpointSlice", "Service", "Pod"} {
+			events = append(events, watch.Event{Type: watch.Modified, Object: randomObject(seed, kind)})
+		}
+	}
+	events = append(events, watch.Event{Type: watch.Error, Object: failure})
+
+	var stream bytes.Buffer
+	info, _ := runtime.SerializerInfoForMediaType(whole.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	frames := info.StreamSerializer.Framer.NewFrameWriter(&stream)
+	for _, e := range events {
+		event := &metav1.WatchEvent{Type: string(e.Type), Object: runtime.RawExtension{Raw: encode(e.Object)}}
+		if err := info.StreamSerializer.Serializer.Encode(event, frames); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := runtime.NewClientNegotiator(newPartial(whole, partialKinds(o)), corev1.SchemeGroupVersion)
+	objects, outer, framer, err := n.StreamDecoder(runtime.ContentTypeProtobuf, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := restwatch.NewDecoder(streaming.NewDecoder(framer.NewFrameReader(io.NopCloser(&stream)), outer), objects)
+	all := decoder(whole)
+	var got []runtime.Object
+	for _, e := range events {
+		kind, object, err := d.Decode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kind != e.Type {
+			t.Fatalf("event %s, want %s", kind, e.Type)
+		}
+		got = append(got, object)
+	}
+	for i, e := range events { // after all have been read
+		want, _, err := all.Decode(encode(e.Object), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g, w := s.read(got[i]), s.read(want); !reflect.DeepEqual(g, w) {
+			t.Fatalf("event %d: got %+v, want %+v", i, g, w)
+		}
+	}
+}
+
+// FuzzPartial has any data: an object that the decoder of all fields can read has the same records if only some fields are decoded. It is
+// encoded again first, since decoders treat some malformed fields differently.
 func FuzzPartial(f *testing.F) {
 	whole, encode := codecs(f)
-	for _, o := range randomObjects(1) {
+	yes, name := true, "a"
+	f.Add(envelope)
+	for _, o := range []runtime.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "b"}, Spec: corev1.ServiceSpec{ClusterIP: "None", Ports: []corev1.ServicePort{{Port: 1}}}},
+		&discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, Hostname: &name, Conditions: discoveryv1.EndpointConditions{Ready: &yes}}}},
+		&corev1.PodList{Items: []corev1.Pod{{Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}}}}},
+	} {
 		f.Add(encode(o))
 	}
-	f.Add(envelope)
 	o := fieldOptions["topology"]
-	some, all := decoder(partial{whole, partialKinds(o)}), decoder(whole)
+	some, all := decoder(newPartial(whole, partialKinds(o))), decoder(whole)
 	s := &Source{options: o, stripper: source.NewStripper(o)}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, _, err := some.Decode(bytes.Clone(data), nil, nil)
-		want, _, wantErr := all.Decode(bytes.Clone(data), nil, nil)
-		if wantErr != nil {
+		_, _, _ = some.Decode(bytes.Clone(data), nil, nil)
+		object, _, err := all.Decode(bytes.Clone(data), nil, nil)
+		if err != nil || !kindsRead(object) {
 			return
 		}
+		data = encode(object)
+		want, _, err := all.Decode(bytes.Clone(data), nil, nil)
+		if err != nil {
+			return
+		}
+		got, _, err := some.Decode(data, nil, nil)
 		if err != nil {
 			t.Fatalf("got error %v, want none", err)
 		}
-		if g, w := s.read(got), s.read(want); kindsRead(want) && !reflect.DeepEqual(g, w) {
+		if g, w := s.read(got), s.read(want); !reflect.DeepEqual(g, w) {
 			t.Fatalf("got  %+v\nwant %+v", g, w)
 		}
 	})
@@ -260,7 +398,7 @@ func FuzzPartial(f *testing.F) {
 
 func kindsRead(o runtime.Object) bool {
 	switch o.(type) {
-	case *discoveryv1.EndpointSlice, *corev1.Service, *corev1.Pod, *corev1.Namespace, *discoveryv1.EndpointSliceList, *corev1.PodList:
+	case *discoveryv1.EndpointSlice, *corev1.Service, *corev1.Pod, *corev1.Namespace, *discoveryv1.EndpointSliceList, *corev1.PodList, *corev1.ServiceList, *corev1.NamespaceList:
 		return true
 	}
 	return false
@@ -290,7 +428,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 	whole, encode := codecs(b)
 	data := encode(slice)
-	for name, d := range map[string]runtime.Decoder{"all": decoder(whole), "read": decoder(partial{whole, partialKinds(source.Options{Endpoints: true})})} {
+	for name, d := range map[string]runtime.Decoder{"all": decoder(whole), "read": decoder(newPartial(whole, partialKinds(source.Options{Endpoints: true})))} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -118,7 +118,10 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 	w, err := r.request(o, r.accept).Watch(ctx)
 	if err != nil {
 		r.health.failed(err)
-		return nil, overloaded(err)
+		if r.health.mayWait() {
+			err = overloaded(err)
+		}
+		return nil, err
 	}
 	list := o.SendInitialEvents != nil && *o.SendInitialEvents
 	if list {
@@ -128,9 +131,12 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 }
 
 // overloaded returns an error by which the reflector requests the same watch again, after a pause with jitter, if a server or a load
-// balancer reports that it cannot answer now. By other errors the reflector would list all objects, without pages, as soon as the server is
-// back, and so would the other clients.
+// balancer reports that it cannot answer now. By another error the reflector would list all objects anew, also without pages, as soon as the
+// server is back, and so would the other clients.
 func overloaded(err error) error {
+	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+		return err // the reflector requests a watch from another version
+	}
 	if apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) {
 		return apierrors.NewTooManyRequests(err.Error(), 0)
 	}

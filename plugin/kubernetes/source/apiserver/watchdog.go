@@ -19,6 +19,8 @@ const (
 	frozenAfter = 90 * time.Second
 	// lostAfter is the time without a watch after which that is logged.
 	lostAfter = 10 * time.Second
+	// waitFor is the time without a watch for which a watch, instead of a list, is requested again from a server that answers with errors.
+	waitFor = 2 * time.Minute
 	// checkEvery is the interval of the watchdog's checks.
 	checkEvery = 5 * time.Second
 	// probeTimeout bounds a probe.
@@ -144,6 +146,13 @@ func (h *health) hasRead() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.inStep
+}
+
+// mayWait reports whether the records are those of a list, and the watch ended not long ago: a list may then wait for a server in trouble.
+func (h *health) mayWait() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.inStep && h.awayFor() < waitFor
 }
 
 // status reports a frozen watch only while the server answers: when it is away, all replicas of the DNS server have no
