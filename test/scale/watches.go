@@ -58,7 +58,11 @@ func (b *bench) measureWatches(ctx context.Context, api *kubeapi.Server, nodes i
 	fmt.Printf("\n| watches for the pods of a node | memory of the API server, MiB | goroutines | CPU for opening one, ms | CPU for a pod's change, us |\n|---|---|---|---|---|\n")
 	opened := 0
 	for _, c := range all {
-		fmt.Printf("| %d | %.0f | %.0f | %.1f | %.0f |\n", c.watches, c.memory/(1<<20), c.goroutines, 1e3*c.opening/float64(max(1, c.watches-opened)), 1e6*c.change)
+		one := "" // no watch was opened
+		if c.watches > opened {
+			one = fmt.Sprintf("%.1f", 1e3*c.opening/float64(c.watches-opened))
+		}
+		fmt.Printf("| %d | %.0f | %.0f | %s | %.0f |\n", c.watches, c.memory/(1<<20), c.goroutines, one, 1e6*c.change)
 		opened = c.watches
 	}
 	first, last := all[0], all[len(all)-1]

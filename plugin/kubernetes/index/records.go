@@ -224,8 +224,8 @@ func (d *PodDNS) Equal(e *PodDNS) bool {
 	return d.Policy == e.Policy && slices.Equal(d.Searches, e.Searches)
 }
 
-// PodLabels are the labels of a pod. Equal ones, as those of a ReplicaSet's pods, share their memory. The zero PodLabels are none.
-type PodLabels struct{ pairs Symbol } // keys and values in turn, each with separator after it, ordered by key
+// PodLabels are the labels of a pod. The zero PodLabels are none.
+type PodLabels struct{ pairs string } // keys and values in turn, each with separator after it, ordered by key
 
 // separator is not in labels, whose keys and values have letters, digits and some punctuation.
 const separator = "\x00"
@@ -236,13 +236,13 @@ func NewPodLabels(labels map[string]string) PodLabels {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		pairs.WriteString(key + separator + labels[key] + separator)
 	}
-	return PodLabels{NewSymbol(pairs.String())}
+	return PodLabels{strings.Clone(pairs.String())}
 }
 
 // All yields the keys and values, ordered by key.
 func (l PodLabels) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
-		for rest := l.pairs.String(); rest != ""; {
+		for rest := l.pairs; rest != ""; {
 			key, after, _ := strings.Cut(rest, separator)
 			value, next, _ := strings.Cut(after, separator)
 			if rest = next; !yield(key, value) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
@@ -19,11 +20,14 @@ import (
 // Objects, and parts of objects, that no DNS name can carry are left out, counted each time and logged once.
 type Stripper struct {
 	Options
-	skipped *skipped
+	skipped    *skipped
+	lastLabels *atomic.Pointer[index.PodLabels] // of the last pod
 }
 
 // NewStripper returns the Stripper of a source.
-func NewStripper(o Options) Stripper { return Stripper{o, new(skipped)} }
+func NewStripper(o Options) Stripper {
+	return Stripper{o, new(skipped), new(atomic.Pointer[index.PodLabels])}
+}
 
 // Service returns the record of a Service, or nil if DNS cannot carry its name.
 func (s Stripper) Service(o *corev1.Service) *index.Service {
@@ -243,6 +247,17 @@ func (s Stripper) Namespace(o *corev1.Namespace) string {
 	return strings.Clone(o.Name)
 }
 
+// podLabels returns the labels of a pod. Lists are ordered by name, so that the pods of a ReplicaSet, whose labels are equal, follow each other:
+// they share the memory.
+func (s Stripper) podLabels(labels map[string]string) index.PodLabels {
+	l := index.NewPodLabels(labels)
+	if last := s.lastLabels.Load(); last != nil && *last == l {
+		return *last
+	}
+	s.lastLabels.Store(&l)
+	return l
+}
+
 // Pod returns the record of a pod, or nil for one that has ended: another pod may have its address already.
 func (s Stripper) Pod(o *corev1.Pod) *index.Pod {
 	switch o.Status.Phase {
@@ -255,7 +270,7 @@ func (s Stripper) Pod(o *corev1.Pod) *index.Pod {
 		Name:      strings.Clone(o.Name),
 	}
 	if !s.PodsOnly {
-		r.Labels = index.NewPodLabels(o.Labels)
+		r.Labels = s.podLabels(o.Labels)
 	}
 	for _, ip := range o.Status.PodIPs {
 		if a, ok := address(ip.IP, skip); ok {

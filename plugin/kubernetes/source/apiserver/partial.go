@@ -248,7 +248,7 @@ func (p partialSerializer) decode(data []byte, into runtime.Object) (runtime.Obj
 		o = into.(protobufObject)
 		o.Reset()
 	}
-	if o.Unmarshal(*buffer) != nil { // it copies what it needs
+	if o.Unmarshal(*buffer) != nil { // it copies the fields
 		return nil, nil
 	}
 	kind := schema.FromAPIVersionAndKind(how.version, string(name))

@@ -179,7 +179,7 @@ var randomEncoded struct {
 // randomObject returns an object with random fields, valid where a record depends on it.
 func randomObject(seed int64, kind string) runtime.Object {
 	r := rand.New(rand.NewPCG(uint64(seed), 0))
-	pick := func(of ...string) string { return of[r.IntN(len(of))] }
+	pick := func(texts ...string) string { return texts[r.IntN(len(texts))] }
 	fill := randfill.NewWithSeed(r.Int64()).NilChance(0.2).NumElements(0, 4).MaxDepth(12).Funcs(
 		func(s *string, c randfill.Continue) {
 			*s = pick("", "a", "web", "zone-1", "node-7", "10.0.0.1", "2001:db8::1", "UDP", "80", "None", "Local", "PreferSameZone", c.String(20))
@@ -267,9 +267,9 @@ func codecs(t testing.TB) (runtime.NegotiatedSerializer, func(runtime.Object) []
 	}
 }
 
-func decoder(of runtime.NegotiatedSerializer) runtime.Decoder {
-	info, _ := runtime.SerializerInfoForMediaType(of.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
-	return of.DecoderToVersion(info.Serializer, schema.GroupVersion{})
+func decoder(codecs runtime.NegotiatedSerializer) runtime.Decoder {
+	info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	return codecs.DecoderToVersion(info.Serializer, schema.GroupVersion{})
 }
 
 // TestPartialShared decodes with many clients of the same codecs at the same time, as client-go asks for the serializers for each request:
