@@ -151,6 +151,7 @@ func (c *cluster) makeNetwork(t *testing.T) {
 	t.Helper()
 	c.Outside = netns.Add(t, "outside")
 	c.Node = netns.Add(t, "node")
+	c.Node.Sysctl(t, "net/ipv4/tcp_migrate_req", "1") // as docs/migration.md recommends: an update resets no connection that waits
 	c.Outside.Forwards(t)
 	c.Node.Forwards(t)
 	c.Node.Join(t, c.Outside, "node", "10.2.0.%d/24", "fd02::%d/64")
