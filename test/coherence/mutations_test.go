@@ -82,7 +82,7 @@ var mutations = []mutation{
 	}, noFault},
 	{"a change of addresses ends no PTR answer", []edit{
 		replacement(indexFile, "\t\tix.AddressGeneration(a).advance()\n", "\t\t_ = a\n"),
-		replacement(indexFile, "\t\t\tix.AddressGeneration(s.Endpoints[i].Addr).advance()\n", "\t\t\t_ = i\n"),
+		replacement(indexFile, "\t\t\tix.AddressGeneration(s.addr(i)).advance()\n", "\t\t\t_ = i\n"),
 	}, noFault},
 	{"a Namespace ends no answer about its objects", []edit{
 		replacement(namespaceFile, "\t\t\t\te.generation.advance()\n\t\t\t\tix.NameGeneration(k.Namespace, k.Name).advance()\n", ""),
@@ -99,7 +99,7 @@ var mutations = []mutation{
 		replacement(indexFile, "ix.imports.delete(k); e != nil {\n\t\tix.serviceChanged(k, e, true)\n", "ix.imports.delete(k); e != nil {\n"),
 	}, noFault},
 	{"queries are answered before the first sync", []edit{
-		replacement("plugin/kubernetes/kubernetes.go", "synced := k.isSynced(zone) //", "synced := k != nil //"),
+		replacement("plugin/kubernetes/kubernetes.go", "synced, stale := k.state(k.isClusterset(zone)) //", "_, stale := k.state(k.isClusterset(zone))\n\tsynced := k != nil //"),
 	}, killedPhase},
 	{"invalidations are sent 0.9 s late, behind heartbeats", []edit{late(900)}, delayedPhase},
 	{"heartbeats continue while the view is uncertain", []edit{

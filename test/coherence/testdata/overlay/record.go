@@ -75,7 +75,7 @@ func plain(changed any) object {
 		return o
 	case *Slice:
 		var endpoints []object
-		for _, e := range r.Endpoints {
+		for e := range r.All() {
 			endpoints = append(endpoints, object{"address": e.Addr, "name": e.Name, "zone": e.Zone.String(), "node": e.Node.String()})
 		}
 		return object{"namespace": r.Namespace, "name": r.Name, "service": r.Service, "import": r.Import, "cluster": r.Cluster.String(),
