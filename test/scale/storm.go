@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearside-dns/nearside/test/bench/child"
@@ -113,18 +114,25 @@ func permission(group string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"list", "watch"}}
 }
 
-// permit gives permissions to the instances.
+// permit gives permissions to the instances, instead of those of an earlier measurement with the same API server.
 func (f *fleet) permit(ctx context.Context, rules ...rbacv1.PolicyRule) error {
 	rbac := f.api.Plane().Client().RbacV1()
 	meta := metav1.ObjectMeta{Name: "scale"}
 	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}
-	if _, err := rbac.ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
+	_, err := rbac.ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = rbac.ClusterRoles().Update(ctx, role, metav1.UpdateOptions{})
+	}
+	if err != nil {
 		return err
 	}
-	_, err := rbac.ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+	_, err = rbac.ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: instanceUser}},
 	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
 	return err
 }
 
