@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
@@ -29,6 +30,22 @@ func Replace(path string, write func(io.Writer) error) (err error) {
 		return err
 	}
 	return os.Rename(f.Name(), path)
+}
+
+// Open opens a file to be read, and returns its size in bytes. Folders, pipes and devices are an error.
+func Open(path string) (f *os.File, size int64, err error) {
+	f, err = os.OpenFile(filepath.Clean(path), os.O_RDONLY|syscall.O_NONBLOCK, 0) // a named pipe would wait for its writer
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is not a regular file")
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
 }
 
 // temporary ends the name of a file that is being written. CreateTemp replaces the asterisk: processes that write the same file

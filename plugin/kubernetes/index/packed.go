@@ -187,8 +187,8 @@ func (s *Slice) withAddr(a netip.Addr) iter.Seq[int] {
 	}
 }
 
-// NextNamed returns the number of the first endpoint, from a number up to Len on, that has the name, which is not empty, or that has no name
-// and the address, which may be the zero Addr. It returns Len if there is none.
+// NextNamed searches the endpoints from number from, at most Len, onwards. It returns the number of the first endpoint that has the name,
+// or that has no name and has the address a; Len if there is none. The name is not empty; with the zero Addr only names are compared.
 func (s *Slice) NextNamed(from int, name string, a netip.Addr) int {
 	if s.Endpoints != nil {
 		for ; from < len(s.Endpoints); from++ {
@@ -212,7 +212,7 @@ func (s *Slice) NextNamed(from int, name string, a netip.Addr) int {
 	return next
 }
 
-// nextNamed returns the number of the first endpoint, from a number on, that has the name. It returns the number of all if there is none.
+// nextNamed is NextNamed for endpoints with a name.
 func (f *endpointFields) nextNamed(from int, name string) int {
 	for h := nameHash(name); from < len(f.hashes); from++ {
 		i := strings.IndexByte(f.hashes[from:], h)

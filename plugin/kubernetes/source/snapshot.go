@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -267,21 +265,15 @@ func (s *snapshotter) read() (h snapshot.Header, c index.Contents, err error) {
 }
 
 func readFile(path string) (h snapshot.Header, c index.Contents, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a named pipe would wait for its writer
+	f, size, err := wholefile.Open(path)
 	if err != nil {
 		return h, c, err
 	}
 	defer f.Close() //nolint:errcheck // it was read only
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return h, c, err
-	case !info.Mode().IsRegular():
-		return h, c, errors.New("not a regular file")
-	case info.Size() > maxSnapshot:
-		return h, c, fmt.Errorf("%d bytes: want at most %d", info.Size(), maxSnapshot)
+	if size > maxSnapshot {
+		return h, c, fmt.Errorf("%d bytes: want at most %d", size, maxSnapshot)
 	}
-	return snapshot.Read(f, info.Size())
+	return snapshot.Read(f, size)
 }
 
 // accept returns the reason why a valid snapshot cannot be used, nil if it can.

@@ -9,26 +9,18 @@ import (
 	"hash/crc32"
 	"io"
 	"iter"
-	"os"
-	"path/filepath"
 
 	"github.com/nearside-dns/nearside/plugin/internal/wholefile"
 )
 
 // Read returns the content of a file of at most limit bytes.
 func Read(path string, limit int64) ([]byte, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular(): // opening a named pipe would wait for its writer
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	case info.Size() > limit:
-		return nil, fmt.Errorf("%d bytes, more than the limit of %d", info.Size(), limit)
-	}
-	f, err := os.Open(filepath.Clean(path))
+	f, size, err := wholefile.Open(path)
 	if err != nil {
 		return nil, err
+	}
+	if size > limit {
+		return nil, errors.Join(fmt.Errorf("%d bytes, more than the limit of %d", size, limit), f.Close())
 	}
 	b, err := io.ReadAll(io.LimitReader(f, limit+1)) // it may have grown
 	if err = errors.Join(err, f.Close()); err != nil {
