@@ -22,7 +22,8 @@ var (
 // behaviours are those whose file CONTRIBUTING names.
 var behaviours = []string{
 	"state of the lease", "serve-stale", "prefetch", "fallback to UDP", "which sessions get an invalidation", "sessions of clusterdns",
-	"sessions of nodecache", "PTR", "overload", "AXFR", "a pod's search list",
+	"sessions of nodecache", "PTR", "overload", "AXFR",
+	"fields of the API server's objects that are decoded", "a pod's search list",
 	"pods of this node", "silencing CoreDNS's socket", "selection of endpoints", "plugins that prevent the fast path",
 }
 
