@@ -56,8 +56,10 @@ type progress struct {
 	tried    int         // upstreams in order that were tried
 	pass     int         // number of passes through order
 	passFrom time.Time
-	attempts []*attempt
-	first    attempt // avoids an allocation, as call does
+	made     int        // number of attempts
+	asked    *upstream  // by the last one
+	attempts []*attempt // those in flight, and ended ones that are not reused yet
+	first    attempt    // avoids an allocation, as call does
 	call     transport.Call
 	unsent   []*transport.Call // failed at once, and are processed after the event
 	failures int               // that count against max_connect_attempts
@@ -233,9 +235,7 @@ func (x *exchange) finish(b *batch.Batch, replied bool) {
 		if x.err == nil {
 			x.err = errNoAnswer
 		}
-		if len(x.attempts) > 0 {
-			x.from = x.attempts[len(x.attempts)-1].to
-		}
+		x.from = x.asked
 	}
 	from, err := x.from, x.err
 	x.mu.Unlock()
@@ -387,7 +387,7 @@ func (x *exchange) retry(now time.Time, late bool) {
 		limit = 2 * len(x.all)
 	}
 	switch {
-	case limit > 0 && x.failures >= limit, len(x.attempts) >= maxAttempts*len(x.all):
+	case limit > 0 && x.failures >= limit, x.made >= maxAttempts*len(x.all):
 		x.last = true
 	case x.waits() && x.tried >= len(x.order): // all were tried, and one may answer
 	default:
@@ -416,10 +416,8 @@ func (x *exchange) try(now time.Time) {
 	if u == nil {
 		return
 	}
-	a := &x.first
-	if len(x.attempts) > 0 {
-		a = new(attempt)
-	}
+	x.made, x.asked = x.made+1, u
+	a := x.newAttempt()
 	*a = attempt{to: u, started: now, open: true, trial: trial}
 	others := 0
 	for _, o := range x.order[min(x.tried, len(x.order)):] {
@@ -428,12 +426,26 @@ func (x *exchange) try(now time.Time) {
 		}
 	}
 	a.share = min(x.f.readTimeout, x.deadline.Sub(now)/time.Duration(others+1))
-	x.attempts = append(x.attempts, a)
 	a.trace(x.span)
 	x.send(a, now)
 	if x.f.hedge > 0 && !x.hedged && others > 0 && !x.last {
 		x.nextAt = now.Add(x.f.hedge)
 	}
+}
+
+// newAttempt returns one of x.attempts. Ended ones are reused: an upstream that closes its connections leads to many attempts of
+// each query, which all may wait.
+func (x *exchange) newAttempt() *attempt {
+	ended := func(a *attempt) bool { return !a.open && a.stream == nil && a.udp == nil && a.span == nil }
+	if i := slices.IndexFunc(x.attempts, ended); i >= 0 {
+		return x.attempts[i]
+	}
+	a := &x.first
+	if len(x.attempts) > 0 {
+		a = new(attempt)
+	}
+	x.attempts = append(x.attempts, a)
+	return a
 }
 
 // pick returns the next upstream, and whether the attempt is a trial of one that is down. It returns nil if the next
