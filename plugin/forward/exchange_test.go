@@ -327,6 +327,39 @@ func TestEnd_NoFurtherAttempt(t *testing.T) {
 	}
 }
 
+// attemptCounter receives the result of an exchange, and the numbers of its attempts and of their objects.
+type attemptCounter struct {
+	x     *exchange
+	ended chan struct{}
+	made  int
+	kept  int
+}
+
+func (r *attemptCounter) replied(*batch.Batch, *message, *upstream, error) {
+	r.made, r.kept = r.x.made, len(r.x.attempts)
+	close(r.ended)
+}
+
+// TestAttemptsAreReused: a query whose attempts fail one after the other has one of them at a time.
+func TestAttemptsAreReused(t *testing.T) {
+	t.Parallel()
+	for name, closes := range map[string]rogue.Behaviour{"refuses": refusing, "closes": {CloseAtOnce: true}} {
+		f, _ := forwardTo(t, "force_tcp\ntimeout 2s", closes)
+		r := &attemptCounter{ended: make(chan struct{})}
+		r.x = f.newExchange(false, r)
+		if err := r.x.setMessage(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}}); err != nil {
+			t.Fatal(err)
+		}
+		var b batch.Batch
+		r.x.run(&b)
+		b.Flush()
+		<-r.ended
+		if r.made < 3 || r.kept != 1 {
+			t.Errorf("%s: %d attempts, %d of them kept, want 3 and more, and 1", name, r.made, r.kept)
+		}
+	}
+}
+
 // TestShortRefusal: queries wait for a server that refuses for a short time.
 func TestShortRefusal(t *testing.T) {
 	t.Parallel()

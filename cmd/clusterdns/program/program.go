@@ -4,8 +4,6 @@ package program
 
 import (
 	"context"
-	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/coredns/caddy"
@@ -112,9 +110,6 @@ const metricsInterval = time.Minute
 // the process. Each directive needs a plugin that the program imports.
 func Run(args, directives []string) int {
 	autopath.NewNodeFinder = func(c *caddy.Controller, zone string) (autopath.NodeFinder, error) { return clients.ForNode(c, zone) }
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50) // a query makes little garbage, so that memory costs more than the collector's time
-	}
 	var metrics metricsserver.Server
 	ctx, stop := context.WithCancel(context.Background())
 	d := daemon.Daemon{

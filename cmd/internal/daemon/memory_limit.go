@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"errors"
+	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -16,9 +18,16 @@ const (
 	memoryRefresh = time.Minute
 )
 
+// garbagePercent is the default percentage of the garbage collector: a query makes little garbage, so that memory costs more than the
+// collector's time. GOGC in the environment precedes it.
+const garbagePercent = 50
+
 // limitMemory sets Go's memory limit from that of the container, so that a process near its limit slows down instead of being killed.
 // GOMEMLIMIT in the environment precedes it.
 func limitMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbagePercent)
+	}
 	_, err := memlimit.SetGoMemLimitWithOpts(memlimit.WithRatio(memoryShare), memlimit.WithRefreshInterval(memoryRefresh))
 	if err != nil && !errors.Is(err, memlimit.ErrNoLimit) && !errors.Is(err, memlimit.ErrCgroupsNotSupported) && !errors.Is(err, memlimit.ErrNoCgroup) {
 		clog.Debugf("The memory limit of the container is not known: %v", err)
