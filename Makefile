@@ -5,7 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build image run test e2e unit lint fuzz properties history mutations bench scale clean
+.PHONY: build image run test e2e unit lint fuzz properties history mutations upstream bench scale clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
@@ -67,6 +67,10 @@ lives: ## kernel on under load, with random pods, reloads, updates and SIGKILLs,
 mutations: ## defects of the programs, which the history checker has to detect
 	test/install.sh etcd kube-apiserver
 	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_MUTATIONS=1 go test -count=1 -timeout 1h -v -run TestMutations ./test/coherence
+
+upstream: ## CoreDNS's own tests against both programs, as printed in test/upstream/RESULTS.md
+	test/install.sh coredns
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_UPSTREAM=all go test -count=1 -timeout 1h -v -run TestUpstream ./test/upstream
 
 # The report lists peers that could not be installed; the others are measured.
 bench: ## CPU per query and memory beside other servers, as printed in test/bench/RESULTS.md
