@@ -62,13 +62,12 @@ func TestJudge(t *testing.T) {
 func TestEdits(t *testing.T) { copyModule(t) }
 
 func TestLeaves(t *testing.T) {
-	out := "=== RUN   TestA\n=== RUN   TestA/x\n    a_test.go:7: wrong\n--- FAIL: TestA (0.00s)\n    --- FAIL: TestA/x (0.00s)\n    --- PASS: TestA/y (0.00s)\n"
-	got := leaves(result{folder: "test"}, out, "wrong")
-	want := []result{{folder: "test", test: "TestA/x", err: "failed: wrong"}, {folder: "test", test: "TestA/y"}}
-	if !slices.Equal(got, want) {
+	out := "=== RUN   TestA\n=== RUN   TestA/x\n    a_test.go:7: wrong\n=== RUN   TestA/y\n--- FAIL: TestA (0.00s)\n    --- FAIL: TestA/x (0.00s)\n    --- PASS: TestA/y (0.00s)\n"
+	want := []result{{folder: "test", test: "TestA/x", err: "failed: a_test.go:7: wrong"}, {folder: "test", test: "TestA/y"}}
+	if got := leaves(result{folder: "test"}, out, ""); !slices.Equal(got, want) {
 		t.Errorf("leaves %+v, want %+v", got, want)
 	}
-	if got := leaves(result{test: "TestB"}, "panic: x\n", "panic: x"); len(got) != 1 || got[0].err != "failed: panic: x" {
+	if got := leaves(result{test: "TestB"}, "=== RUN TestB\npanic: x\n", "unsupported: y"); len(got) != 1 || got[0].err != "failed: unsupported: y panic: x" {
 		t.Errorf("after a panic %+v", got)
 	}
 }

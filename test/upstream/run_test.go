@@ -92,7 +92,7 @@ func (s suite) run(t *testing.T, test, programs, program string) []result {
 	t.Helper()
 	temporary := t.TempDir()
 	events := filepath.Join(temporary, "events")
-	c := exec.Command(s.binary, "-test.run=^"+test+"$", "-test.v", "-test.timeout=2m")
+	c := exec.Command(s.binary, "-test.run=^"+test+"$", "-test.v", "-test.timeout=30s")
 	c.Dir = s.path
 	c.Env = append(os.Environ(), "TMPDIR="+temporary, "NEARSIDE_UPSTREAM_PROGRAMS="+programs, "NEARSIDE_UPSTREAM_PROGRAM="+program,
 		"NEARSIDE_UPSTREAM_EVENTS="+events)
@@ -102,7 +102,11 @@ func (s suite) run(t *testing.T, test, programs, program string) []result {
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	return s.results(test, program, string(out), readEvents(t, events))
+	all := s.results(test, program, string(out), readEvents(t, events))
+	if slices.ContainsFunc(all, func(r result) bool { return r.err != "" && r.kind == goTest }) {
+		t.Logf("output of %s in %s:\n%s", test, s.folder, out)
+	}
+	return all
 }
 
 // event is a line of the harness.
@@ -153,36 +157,53 @@ func (s suite) results(test, program, out string, events []event) (all []result)
 			all = append(all, r)
 		}
 	}
-	reason := strings.Join(message.FindAllString(out, 3), " ")
+	note := ""
 	if i := slices.IndexFunc(events, func(e event) bool { return kind(e.Kind) == noteKind }); i >= 0 {
-		reason, one.kind = events[i].Text, goTest
+		note, one.kind = "unsupported: "+events[i].Text, goTest
 	}
-	return append(all, leaves(one, out, reason)...)
+	return append(all, leaves(one, out, note)...)
 }
 
-// leaves returns the results of the Go tests without subtests.
-func leaves(one result, out, reason string) (all []result) {
+// messages returns the messages of each test in the output of a verbose run.
+func messages(out string) map[string]string {
+	all := map[string]string{}
+	name := ""
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "===" {
+			name = f[2]
+		}
+		if message.MatchString(line) && len(all[name]) < maxMessages {
+			all[name] = strings.TrimSpace(all[name] + " " + strings.Join(strings.Fields(line), " "))
+		}
+	}
+	return all
+}
+
+// maxMessages limits the messages of a test, in bytes.
+const maxMessages = 1000
+
+// leaves returns the results of the Go tests without subtests. A note is why the test cannot use the program.
+func leaves(one result, out, note string) (all []result) {
 	found := status.FindAllStringSubmatch(out, -1)
+	texts := messages(out)
+	failure := func(name string) string { return "failed: " + strings.TrimSpace(note+" "+texts[name]) }
 	for _, f := range found {
 		inner := func(o []string) bool { return strings.HasPrefix(o[2], f[2]+"/") }
-		if slices.ContainsFunc(found, inner) && f[1] == "PASS" {
-			continue
-		}
-		if slices.ContainsFunc(found, func(o []string) bool { return inner(o) && o[1] != "PASS" }) {
+		if slices.ContainsFunc(found, func(o []string) bool { return inner(o) && (f[1] == "PASS" || o[1] != "PASS") }) {
 			continue // the subtest is reported
 		}
 		r := one
 		r.test = f[2]
 		switch f[1] {
 		case "FAIL":
-			r.err = "failed: " + strings.Join(strings.Fields(reason), " ")
+			r.err = failure(r.test)
 		case "SKIP":
-			r.err = "skipped: " + strings.Join(strings.Fields(reason), " ")
+			r.err = "skipped: " + texts[r.test]
 		}
 		all = append(all, r)
 	}
 	if len(found) == 0 {
-		one.err = "failed: " + strings.Join(strings.Fields(reason), " ")
+		one.err = failure(one.test)
 		all = append(all, one)
 	}
 	return all

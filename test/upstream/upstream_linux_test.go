@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,8 +25,12 @@ const (
 	everything = "all"
 )
 
-// publicResolvers are the addresses that CoreDNS's tests forward to. In the namespace of the test they are on lo.
-var publicResolvers = []string{"8.8.8.8", "8.8.4.4"}
+// Addresses on lo in the namespace of the test: those that CoreDNS's tests forward to, and those of the server in its tests of
+// zone transfers.
+var (
+	publicResolvers = []string{"8.8.8.8", "8.8.4.4"}
+	serverAddresses = []string{"10.0.0.10", "fd00::10"}
+)
 
 func TestUpstream(t *testing.T) {
 	mode := os.Getenv(variable)
@@ -122,8 +127,12 @@ func resolve(t *testing.T, programs string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, address := range publicResolvers {
-		parsed, err := netlink.ParseAddr(address + "/32")
+	for _, address := range slices.Concat(publicResolvers, serverAddresses) {
+		bits := "/32"
+		if strings.Contains(address, ":") {
+			bits = "/128"
+		}
+		parsed, err := netlink.ParseAddr(address + bits)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,10 +7,10 @@ import (
 	"strings"
 
 	"github.com/coredns/caddy"
-	"github.com/miekg/dns"
-
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/nearside"
+
+	"github.com/miekg/dns"
 )
 
 func newController(serverType, input string) *caddy.Controller {

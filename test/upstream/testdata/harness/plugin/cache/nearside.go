@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/coredns/caddy"
-	"github.com/miekg/dns"
-
 	"github.com/coredns/coredns/plugin/pkg/nearside"
+
+	"github.com/miekg/dns"
 )
 
 func newController(serverType, input string) *caddy.Controller {

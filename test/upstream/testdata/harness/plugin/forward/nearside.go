@@ -6,9 +6,10 @@ import (
 	"strings"
 
 	"github.com/coredns/caddy"
-	"github.com/miekg/dns"
-
 	"github.com/coredns/coredns/plugin/pkg/nearside"
+	"github.com/coredns/coredns/plugin/pkg/proxy"
+
+	"github.com/miekg/dns"
 )
 
 func newController(serverType, input string) *caddy.Controller {
@@ -56,7 +57,11 @@ func (f *Forward) corefile() string {
 	}
 	line("forward %s %s {", f.from, strings.Join(f.addresses(), " "))
 	line("max_fails %d\npolicy %s", f.maxfails, f.p)
-	line("health_check %s%s domain %s", f.hcInterval, f.recursion(), f.domain())
+	if h := f.health(); h != nil && h.GetRecursionDesired() {
+		line("health_check %s domain %s", f.hcInterval, h.GetDomain())
+	} else if h != nil {
+		line("health_check %s no_rec domain %s", f.hcInterval, h.GetDomain())
+	}
 	if f.opts.ForceTCP {
 		line("force_tcp")
 	}
@@ -80,17 +85,10 @@ func (f *Forward) addresses() (all []string) {
 	return all
 }
 
-// recursion and domain are options of the health check. The tests set them at a proxy.
-func (f *Forward) recursion() string {
-	if len(f.proxies) > 0 && !f.proxies[0].GetHealthchecker().GetRecursionDesired() {
-		return " no_rec"
+// health returns the checker of the first proxy, whose options the tests set, or nil.
+func (f *Forward) health() proxy.HealthChecker {
+	if len(f.proxies) == 0 {
+		return nil
 	}
-	return ""
-}
-
-func (f *Forward) domain() string {
-	if len(f.proxies) > 0 {
-		return f.proxies[0].GetHealthchecker().GetDomain()
-	}
-	return "."
+	return f.proxies[0].GetHealthchecker()
 }

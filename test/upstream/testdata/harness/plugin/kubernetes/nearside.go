@@ -13,17 +13,17 @@ import (
 	"sync/atomic"
 
 	"github.com/coredns/caddy"
-	"github.com/miekg/dns"
-	api "k8s.io/api/core/v1"
-	discovery "k8s.io/api/discovery/v1"
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
-
 	"github.com/coredns/coredns/plugin/kubernetes/object"
 	"github.com/coredns/coredns/plugin/pkg/dnsutil"
 	"github.com/coredns/coredns/plugin/pkg/nearside"
 	"github.com/coredns/coredns/plugin/transfer"
 	"github.com/coredns/coredns/request"
+
+	"github.com/miekg/dns"
+	api "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
 )
 
 func newController(serverType, input string) *caddy.Controller {
@@ -81,6 +81,11 @@ func (k Kubernetes) Transfer(zone string, serial uint32) (<-chan []dns.RR, error
 		if e.Error != nil {
 			return nil, transfer.ErrNotAuthoritative
 		}
+		for _, rr := range e.RR {
+			if soa, ok := rr.(*dns.SOA); ok { // the program's is the time of the last change
+				soa.Serial = uint32(k.APIConn.Modified(ModifiedInternal))
+			}
+		}
 		records <- e.RR
 	}
 	return records, nil
@@ -118,7 +123,12 @@ func (k Kubernetes) config(folder string) string {
 	var b strings.Builder
 	line := func(format string, values ...any) { fmt.Fprintf(&b, format+"\n", values...) }
 	line(".:0 {")
-	line("bind 127.0.0.1")
+	if len(k.localIPs) == 0 {
+		line("bind 127.0.0.1")
+	}
+	for _, ip := range k.localIPs {
+		line("bind %s", ip)
+	}
 	line("kubernetes %s {", strings.Join(k.Zones, " "))
 	if k.APIConn.HasSynced() {
 		line("manifests %s", folder)
@@ -281,6 +291,9 @@ func addImport(s *object.ServiceImport) {
 
 // addSlices adds EndpointSlices: one for each subset and family.
 func addSlices(e *object.Endpoints, prefix string, labels map[string]string) {
+	if serviceOf(e.Index) == "" {
+		return
+	}
 	for n, subset := range e.Subsets {
 		for _, family := range []discovery.AddressType{discovery.AddressTypeIPv4, discovery.AddressTypeIPv6} {
 			name := strings.ToLower(fmt.Sprintf("%s-%s-%d-%s", strings.NewReplacer(" ", "-", ".", "-").Replace(prefix), e.Name, n, family))

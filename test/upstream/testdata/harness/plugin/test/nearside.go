@@ -1,9 +1,9 @@
 package test
 
 import (
-	"github.com/miekg/dns"
-
 	"github.com/coredns/coredns/plugin/pkg/nearside"
+
+	"github.com/miekg/dns"
 )
 
 // SortAndCheck is CoreDNS's function, which records each answer.

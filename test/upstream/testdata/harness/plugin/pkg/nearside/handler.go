@@ -3,6 +3,7 @@ package nearside
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"time"
@@ -21,6 +22,14 @@ type Program struct {
 	text string
 }
 
+// logged prints an error in the form of a test's message: tests may ignore it.
+func logged(err error) error {
+	if err != nil {
+		fmt.Printf("    nearside.go:1: %v\n", err)
+	}
+	return err
+}
+
 // Use starts the program with a Corefile, if that is not its Corefile.
 func (p *Program) Use(corefile string) error {
 	if p.Instance != nil && p.text == corefile {
@@ -29,7 +38,7 @@ func (p *Program) Use(corefile string) error {
 	p.Stop()
 	i, err := Start(corefile)
 	if err != nil {
-		return err
+		return logged(err)
 	}
 	p.Instance, p.text = i, corefile
 	return nil
@@ -53,7 +62,7 @@ func (p *Program) ExchangeTCP(r *dns.Msg) (*dns.Msg, error) {
 func (p *Program) exchange(c *dns.Client, r *dns.Msg) (*dns.Msg, error) {
 	servers := p.Servers()
 	if len(servers) == 0 {
-		return nil, errors.New("no listener")
+		return nil, logged(errors.New("no listener"))
 	}
 	address := servers[0].Addr().String()
 	if c.Net == "udp" {
@@ -62,15 +71,22 @@ func (p *Program) exchange(c *dns.Client, r *dns.Msg) (*dns.Msg, error) {
 	from := len(p.Output())
 	reply, _, err := c.Exchange(r.Copy(), address)
 	if err != nil {
-		return nil, err
+		return nil, logged(err)
 	}
-	for line := range strings.Lines(p.Output()[from:]) {
-		if _, text, ok := strings.Cut(line, "plugin/errors: "); ok {
-			return reply, errors.New(strings.TrimSpace(text))
+	for end := time.Now().Add(logDelay); ; time.Sleep(time.Millisecond) {
+		for line := range strings.Lines(p.Output()[from:]) {
+			if _, text, ok := strings.Cut(line, "plugin/errors: "); ok {
+				return reply, logged(errors.New(strings.TrimSpace(text)))
+			}
+		}
+		if reply.Rcode != dns.RcodeServerFailure || time.Now().After(end) {
+			return reply, nil
 		}
 	}
-	return reply, nil
 }
+
+// logDelay bounds the wait for the log line about a failure.
+const logDelay = 300 * time.Millisecond
 
 // WithoutOPT removes the OPT record, which the server adds and not the plugin.
 func WithoutOPT(m *dns.Msg) *dns.Msg {
@@ -91,7 +107,7 @@ func Upstream(next func() Handler) string {
 		if h == nil {
 			return
 		}
-		code, _ := h.ServeDNS(context.Background(), w, r)
+		code, _ := h.ServeDNS(context.Background(), identified{w, r.Id}, r)
 		switch code {
 		case dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeFormatError, dns.RcodeNotImplemented:
 			_ = w.WriteMsg(new(dns.Msg).SetRcode(r, code))
@@ -116,6 +132,18 @@ func Upstream(next func() Handler) string {
 		}
 		return l.Addr().String()
 	}
+}
+
+// identified writes replies with the ID of the query, which some handlers of the tests omit.
+type identified struct {
+	dns.ResponseWriter
+	id uint16
+}
+
+func (w identified) WriteMsg(m *dns.Msg) error {
+	reply := m.Copy()
+	reply.Id = w.id
+	return w.ResponseWriter.WriteMsg(reply)
 }
 
 // Shifted reports whether a clock differs from that of the program.

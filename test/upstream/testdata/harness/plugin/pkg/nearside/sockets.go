@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/coredns/caddy/caddyfile"
 )
@@ -56,8 +57,28 @@ func (s Server) Addr() net.Addr { return s.tcp }
 // LocalAddr returns the address for UDP, or nil.
 func (s Server) LocalAddr() net.Addr { return s.udp }
 
-// Servers returns the listeners of the program: its sockets on the ports of the Corefile, in the order of the Corefile.
+// Servers returns the listeners of the program: its sockets on the ports of the Corefile, in the order of the Corefile. The
+// fast path replaces UDP sockets after the start: it waits for them.
 func (i *Instance) Servers() (all []Server) {
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+		all = i.servers()
+		incomplete := func(s Server) bool { return s.tcp == nil && s.udp == nil }
+		if len(all) > 0 && !slices.ContainsFunc(all, incomplete) || time.Now().After(end) || !i.running() {
+			return all
+		}
+	}
+}
+
+func (i *Instance) running() bool {
+	select {
+	case <-i.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+func (i *Instance) servers() (all []Server) {
 	own := inodes(i.cmd.Process.Pid)
 	tcp := sockets("tcp", own)
 	udp := sockets("udp", own)
@@ -69,8 +90,10 @@ func (i *Instance) Servers() (all []Server) {
 			}
 		case "dns":
 			for _, s := range tcp {
-				if s.port == l.port {
-					all = append(all, Server{s.tcp(), udpBeside(udp, s)})
+				if s.port == l.port && hasUDP(udp, s) {
+					all = append(all, Server{s.tcp(), s.udp()})
+				} else if s.port == l.port {
+					all = append(all, Server{})
 				}
 			}
 		default:
@@ -84,12 +107,9 @@ func (i *Instance) Servers() (all []Server) {
 	return all
 }
 
-// udpBeside returns the UDP address beside a TCP socket.
-func udpBeside(udp []socket, beside socket) net.Addr {
-	if slices.ContainsFunc(udp, func(s socket) bool { return s.port == beside.port && s.ip.Equal(beside.ip) }) {
-		return beside.udp()
-	}
-	return nil
+// hasUDP reports whether a UDP socket has the address of a TCP socket.
+func hasUDP(udp []socket, tcp socket) bool {
+	return slices.ContainsFunc(udp, func(s socket) bool { return s.port == tcp.port && s.ip.Equal(tcp.ip) })
 }
 
 // unique returns one socket for each address of a port.
