@@ -221,7 +221,8 @@ func (c *cluster) testSuite(t *testing.T, s suite, folder string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := c.command(t.Context(), c.binaries["e2e.test"],
+	// The folder that nsenter enters is not below the root of the node's mounts, where e2e.test needs one.
+	run := c.command(t.Context(), "env", "--chdir=/", c.binaries["e2e.test"],
 		"-kubeconfig="+c.keys.path("admin.kubeconfig"), "-kubectl-path="+c.binaries["kubectl"], "-provider=skeleton",
 		"-e2e-output-dir="+c.folder, "-ginkgo.focus="+s.focus, "-ginkgo.skip="+s.skip,
 		"-ginkgo.json-report="+path+".json", "-ginkgo.v", "-ginkgo.no-color", "-ginkgo.seed=1", "-ginkgo.timeout=1h")
