@@ -5,7 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build image run test e2e unit lint fuzz properties history mutations upstream bench scale clean
+.PHONY: build image run test e2e conformance unit lint fuzz properties history lives mutations upstream bench scale clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
@@ -36,6 +36,17 @@ test: ## every test, beside real servers, which it installs or builds first
 e2e: ## images and deploy/ on a real kubelet, queried from pods; needs root
 	test/install.sh ip ps nft containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl helm coredns
 	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_E2E=1 go test -count=1 -timeout 20m ./test/cluster
+
+# CASES, an expression of go test, limits them to a cluster and a group; RESULTS.md is not written then.
+CASES ?=
+REPORTS ?= bin/conformance
+conformance: ## Kubernetes' own e2e cases for DNS on such nodes, with CoreDNS and with nearside; an hour; needs root
+	test/install.sh ip ps nft containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl helm coredns \
+		e2e.test agnhost dig-image
+	$(if $(CASES),,rm -rf -- '$(REPORTS)')
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_E2E=1 NEARSIDE_CONFORMANCE='$(abspath $(REPORTS))' \
+		go test -count=1 -timeout 3h -v -run 'TestConformance/$(CASES)' ./test/cluster; status=$$?; \
+		$(if $(CASES),,go run ./test/conformance -reports '$(REPORTS)' &&) exit $$status
 
 unit: ## tests of packages that need neither root nor an API server; under two minutes
 	go test $$(go list ./cmd/... ./internal/... ./plugin/... ./docs/floors ./test/words | grep -v '/source/apiserver$$')

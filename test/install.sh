@@ -12,9 +12,10 @@
 #   test/install.sh dig coredns   only these
 #   test/install.sh --print-bin   print the folder that the binaries go to
 #
-# dnsperf and dnsdist, which only the benchmark uses, and rsvg-convert, which draws the
-# pictures of the documents, are installed only if they are named. The servers do not run
-# as services.
+# dnsperf and dnsdist, which only the benchmark uses, rsvg-convert, which draws the
+# pictures of the documents, and the parts of "make conformance" are installed only if they
+# are named: Kubernetes' own suite (e2e.test) and the programs of its pods, agnhost and an
+# archive of Debian packages (dig-image). The servers do not run as services.
 #
 # The binaries go to $NEARSIDE_TEST_BIN, else $XDG_CACHE_HOME/nearside/bin, else
 # ~/.cache/nearside/bin. A binary is rebuilt only when its module files, its
@@ -22,7 +23,7 @@
 set -euo pipefail
 
 everything=(dig gcc musl-gcc clang nft iptables conntrack ip ps unbound nsd dnsmasq named containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names prometheus helm kernel)
-benchmark=(dnsperf dnsdist rsvg-convert)
+named=(dnsperf dnsdist rsvg-convert e2e.test agnhost dig-image)
 
 # The PATH of a user may lack the folders of system programs.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -110,9 +111,9 @@ server() {
 flags() {
 	local version rest v
 	case $1 in
-	etcd | kubelet-dns | helm | promql-names) printf '%s\n' -ldflags '-s -w' ;;
+	etcd | kubelet-dns | helm | promql-names | agnhost) printf '%s\n' -ldflags '-s -w' ;;
 	coredns) printf '%s\n' -tags grpcnotrace -ldflags '-s -w' ;;
-	kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy | kubelet | kubectl)
+	kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy | kubelet | kubectl | e2e.test)
 		version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' go.mod)
 		rest=${version#v*.}
 		v=k8s.io/component-base/version
@@ -129,9 +130,12 @@ sources() {
 	fi
 }
 
-# build NAME MODULE_FOLDER PACKAGE
+# build NAME MODULE_FOLDER PACKAGE [COMMAND...] builds a program, with "go build" or another command.
 build() {
-	local name=$1 folder=$here/$2 package=$3
+	local name=$1 folder=$here/$2 package=$3 command=(go build)
+	if [[ $# -gt 3 ]]; then
+		command=("${@:4}")
+	fi
 	if ! command -v go >/dev/null; then
 		complain "$name: go is missing; install the Go toolchain that $2/go.mod asks for"
 		return 1
@@ -158,11 +162,68 @@ build() {
 	say "$name: building from $package in test/$2 (minutes when the build cache is empty)"
 	start=$SECONDS
 	# Build a new file and rename it, so that a running test never sees an incomplete one.
-	go build -mod=readonly -buildvcs=false -trimpath "${own[@]}" -o "$bin/.$name.new" "$package"
+	"${command[@]}" -mod=readonly -buildvcs=false -trimpath "${own[@]}" -o "$bin/.$name.new" "$package"
 	rm -f -- "$stamp"
 	mv -f -- "$bin/.$name.new" "$bin/$name"
 	printf '%s\n' "$want" >"$stamp"
 	say "$name: built $bin/$name in $((SECONDS - start)) s"
+}
+
+# archive NAME DEBIAN_PACKAGE... makes NAME.tar in the folder of the binaries: the files of the packages and of all that
+# they depend on, as the root of a file system. The same versions give the same bytes. Nothing is installed, and no script
+# of a package runs.
+archive() {
+	local name=$1 work stamp want start=$SECONDS
+	shift
+	if ! command -v apt-get >/dev/null; then
+		complain "$name: made from Debian packages, by apt-get, which is missing"
+		return 1
+	fi
+	work=$(mktemp -d)
+	# Each part runs in its own shell, which removes the folder at any exit.
+	# shellcheck disable=SC2064
+	trap "rm -rf -- '$work'" EXIT
+	mkdir -p -- "$work/archives/partial" "$work/root"
+	: >"$work/status" # nothing is installed: apt-get resolves all dependencies
+	resolve() {
+		apt-get -q -y --no-install-recommends -o "Dir::State::status=$work/status" -o "Dir::Cache::archives=$work/archives" \
+			-o Debug::NoLocking=1 -o APT::Sandbox::User=root "$@"
+	}
+	if ! resolve --print-uris install "$@" >"$work/uris" 2>/dev/null; then
+		update_packages >/dev/null
+		resolve --print-uris install "$@" >"$work/uris"
+	fi
+	stamp=$bin/.$name.stamp
+	want=$( (awk "/^'/ { print \$2, \$4 }" "$work/uris" | sort && declare -f archive) | sha256sum | cut -d ' ' -f 1)
+	if [[ -f $bin/$name.tar && -f $stamp && $(<"$stamp") == "$want" ]]; then
+		say "$name: up to date"
+		return
+	fi
+	say "$name: downloading the Debian packages $* with their dependencies"
+	if ! resolve --download-only install "$@" >"$work/log" 2>&1; then
+		# The lists may name versions that the archive no longer has.
+		update_packages >/dev/null
+		resolve --download-only install "$@"
+	fi
+	local folder package
+	for folder in bin sbin lib lib64; do
+		mkdir -p -- "$work/root/usr/$folder"
+		ln -s "usr/$folder" "$work/root/$folder"
+	done
+	for package in "$work"/archives/*.deb; do
+		dpkg-deb --fsys-tarfile "$package" | tar -x -C "$work/root" --keep-directory-symlink --no-same-owner
+	done
+	rm -rf -- "$work"/root/usr/share/{doc,man,locale,info}
+	mkdir -p -- "$work/root/etc" "$work/root/tmp"
+	chmod 1777 "$work/root/tmp"
+	# As the script of libc-bin does: without the file, glibc does not read /etc/hosts first.
+	cp -- "$work/root/usr/share/libc-bin/nsswitch.conf" "$work/root/etc/nsswitch.conf"
+	mkdir -p -- "$bin"
+	tar -C "$work/root" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$work/new.tar" .
+	rm -f -- "$stamp"
+	mv -f -- "$work/new.tar" "$bin/$name.tar"
+	printf '%s\n' "$want" >"$stamp"
+	say "$name: made $bin/$name.tar of $(find "$work/archives" -name '*.deb' | wc -l) packages in $((SECONDS - start)) s"
 }
 
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$here/install.sh"; }
@@ -179,11 +240,11 @@ for argument in "$@"; do
 		exit
 		;;
 	*)
-		if [[ " ${everything[*]} ${benchmark[*]} " == *" $argument "* ]]; then
+		if [[ " ${everything[*]} ${named[*]} " == *" $argument "* ]]; then
 			chosen+=("$argument")
 			continue
 		fi
-		complain "unknown argument '$argument'; choose from: ${everything[*]} ${benchmark[*]}"
+		complain "unknown argument '$argument'; choose from: ${everything[*]} ${named[*]}"
 		exit 2
 		;;
 	esac
@@ -226,6 +287,9 @@ for name in "${chosen[@]}"; do
 	kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy | kubelet | kubectl)
 		build "$name" kubernetes "k8s.io/kubernetes/cmd/$name" &
 		;;
+	e2e.test) build e2e.test conformance/suite k8s.io/kubernetes/test/e2e go test -c & ;;
+	agnhost) build agnhost conformance/suite k8s.io/kubernetes/test/images/agnhost & ;;
+	dig-image) archive dig-image bind9-dnsutils dash coreutils libc-bin hostname curl & ;;
 	kubelet-dns) build kubelet-dns kubernetes ./kubelet-dns & ;;
 	coredns) build coredns coredns github.com/coredns/coredns & ;;
 	promql-names) build promql-names monitoring/promql ./ & ;;
