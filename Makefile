@@ -5,7 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build image run test e2e conformance unit lint fuzz properties history lives mutations upstream bench scale clean
+.PHONY: build image run test e2e conformance unit lint fuzz properties history mcs clients curves lives mutations upstream bench scale clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
@@ -70,6 +70,21 @@ properties: ## the random tests with new seeds, for TIME
 history: ## random changes, queries and faults with new seeds, for TIME: no answer of a node's cache is older than a second
 	test/install.sh etcd kube-apiserver
 	test/properties.sh $(TIME) ./test/coherence
+
+mcs: ## checks of DNS of the Multi-Cluster Services API's conformance suite, and controls, as printed in test/multicluster/RESULTS.md
+	test/install.sh dig ip nft busybox etcd kube-apiserver kube-controller-manager coredns
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_MCS_RESULTS=$(abspath test/multicluster/RESULTS.md) go test -count=1 -timeout 20m -run TestConformance ./test/multicluster
+
+MESSAGES ?= 500000
+SEED ?= 1
+clients: ## resolvers and tools of others, and MESSAGES random messages by dnspython to each server, as printed in test/clients/RESULTS.md
+	test/install.sh dig gcc musl-gcc ip nft kdig drill delv libcares node javac dnspython systemd-resolved
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_CLIENT_RESULTS=$(abspath test/clients/RESULTS.md) NEARSIDE_MESSAGES=$(MESSAGES) NEARSIDE_SEED=$(SEED) \
+		go test -count=1 -timeout 2h -v ./test/clients
+
+curves: ## responses by rate of queries, by resperf, beside CoreDNS and Unbound, as printed in test/clients/CURVES.md
+	test/install.sh dig ip nft unbound coredns resperf
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_CURVES=$(abspath test/clients/CURVES.md) go test -count=1 -timeout 1h -run TestCurves ./test/clients
 
 lives: ## kernel on under load, with random pods, reloads, updates and SIGKILLs, for TIME: no answer wrong, none lost
 	test/install.sh ip nft

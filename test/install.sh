@@ -4,7 +4,9 @@
 # servers unbound, nsd, dnsmasq and named from Debian packages, etcd, the programs of
 # Kubernetes, the kubelet's search lists (kubelet-dns), coredns, the names in PromQL
 # (promql-names) and helm built from the Go module proxy, and kernels to boot
-# (kernel/install.sh). gcc is for the race detector and, with musl-gcc, for programs that
+# (kernel/install.sh). The clients of test/clients are kdig, drill with ldns-test-edns, delv,
+# c-ares (libcares), Node, Java (javac), dnspython and systemd-resolved from Debian packages;
+# test/multicluster runs nslookup of busybox. gcc is for the race detector and, with musl-gcc, for programs that
 # resolve names with glibc and musl, clang with llvm-strip for the program that answers in
 # the kernel.
 #
@@ -12,7 +14,7 @@
 #   test/install.sh dig coredns   only these
 #   test/install.sh --print-bin   print the folder that the binaries go to
 #
-# dnsperf and dnsdist, which only the benchmark uses, rsvg-convert, which draws the
+# dnsperf, resperf and dnsdist, which only benchmarks use, rsvg-convert, which draws the
 # pictures of the documents, and the parts of "make conformance" are installed only if they
 # are named: Kubernetes' own suite (e2e.test) and the programs of its pods, agnhost and an
 # archive of Debian packages (dig-image). The servers do not run as services.
@@ -22,8 +24,8 @@
 # build flags or the Go toolchain changed since it was built.
 set -euo pipefail
 
-everything=(dig gcc musl-gcc clang nft iptables conntrack ip ps unbound nsd dnsmasq named containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names prometheus helm kernel)
-named=(dnsperf dnsdist rsvg-convert e2e.test agnhost dig-image)
+everything=(dig gcc musl-gcc clang nft iptables conntrack ip ps unbound nsd dnsmasq named containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names prometheus helm busybox kdig drill delv libcares node javac dnspython systemd-resolved kernel)
+named=(dnsperf resperf dnsdist rsvg-convert e2e.test agnhost dig-image)
 
 # The PATH of a user may lack the folders of system programs.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -105,6 +107,39 @@ server() {
 	if command -v systemctl >/dev/null && ! systemctl --quiet disable "$program" >/dev/null 2>&1; then
 		complain "$program: could not be disabled as a service; it may be started at the next boot"
 	fi
+}
+
+# file PATH DEBIAN_PACKAGE installs a package that has a file and no program.
+file() {
+	if [[ -e $1 ]]; then
+		say "$2: have $1"
+	else
+		package "${1##*/}" "$2"
+	fi
+}
+
+# unpack NAME PATH DEBIAN_PACKAGE... unpacks packages next to the binaries, for a program whose installation would
+# change the machine. The binary is a link to its path in them.
+unpack() {
+	local name=$1 path=$2 folder=$bin/.$1
+	shift 2
+	if [[ -x $bin/$name ]]; then
+		say "$name: have $bin/$name"
+		return
+	fi
+	if ! command -v apt-get >/dev/null; then
+		complain "$name: missing; it is tested with the Debian packages $*"
+		return 1
+	fi
+	say "$name: unpacking the Debian packages $*"
+	rm -rf -- "$folder"
+	mkdir -p -- "$folder"
+	if ! (cd -- "$folder" && update_packages && apt-get -q download "$@" && for p in *.deb; do dpkg -x "$p" . && rm -- "$p"; done) >"$folder/log" 2>&1; then
+		cat -- "$folder/log" >&2
+		complain "$name: apt-get failed"
+		return 1
+	fi
+	ln -sfn -- "$folder$path" "$bin/$name"
 }
 
 # flags NAME prints the build flags that only NAME has, one per line.
@@ -277,7 +312,7 @@ for name in "${chosen[@]}"; do
 	nsd) server nsd nsd & ;;
 	dnsmasq) package dnsmasq dnsmasq-base & ;; # the package without a service
 	named) server named bind9 & ;;
-	dnsperf) package dnsperf dnsperf & ;;
+	dnsperf | resperf) package "$name" dnsperf & ;;
 	dnsdist) server dnsdist dnsdist & ;;
 	rsvg-convert) package rsvg-convert librsvg2-bin fonts-dejavu-core & ;;
 	etcd) build etcd kubernetes go.etcd.io/etcd/server/v3 & ;;
@@ -295,6 +330,15 @@ for name in "${chosen[@]}"; do
 	promql-names) build promql-names monitoring/promql ./ & ;;
 	prometheus) server prometheus prometheus & ;; # and promtool
 	helm) build helm helm helm.sh/helm/v4/cmd/helm & ;;
+	busybox) package busybox busybox-static & ;;
+	kdig) package kdig knot-dnsutils & ;;
+	drill) package ldns-test-edns ldnsutils & ;;
+	delv) package delv bind9-dnsutils & ;;
+	libcares) file /usr/include/ares.h libc-ares-dev & ;;
+	node) package node nodejs & ;;
+	javac) package javac default-jdk-headless & ;;
+	dnspython) file /usr/lib/python3/dist-packages/dns/message.py python3-dnspython & ;;
+	systemd-resolved) unpack systemd-resolved /lib/systemd/systemd-resolved systemd-resolved libsystemd-shared & ;;
 	kernel) "$here/kernel/install.sh" & ;;
 	esac
 	wait $! || failed+=("$name")
