@@ -11,7 +11,7 @@ build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
 
 IMAGES ?= bin/image
-REPOSITORY ?= nearside
+REPOSITORY ?= nearside.invalid/nearside
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
