@@ -63,7 +63,20 @@ func (r *release) writeAdvisories(ctx context.Context) error {
 		products = append(products, vexProduct{ID: purl})
 	}
 	args := []string{"-format", "openvex"}
-	if r.database != "" {
+	switch r.database {
+	case "":
+	case "module":
+		folder, err := os.MkdirTemp("", "nearside-vulndb-")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = os.RemoveAll(folder) }()
+		database, err := r.makeDatabase(ctx, folder)
+		if err != nil {
+			return err
+		}
+		args = append(args, "-db", database)
+	default:
 		args = append(args, "-db", r.database)
 	}
 	govulncheck, err := r.tool(ctx, "golang.org/x/vuln/cmd/govulncheck")

@@ -26,7 +26,7 @@ type release struct {
 	folder     string // of the release's files
 	version    string // with "v"
 	repository string // of the images, with a registry and without the program
-	database   string // URL of the vulnerability database, "" for that of govulncheck
+	database   string // URL of the vulnerability database, "module", or "" for that of govulncheck
 	builder    string // URI of the builder in the provenance
 	key        string // cosign's; "" for the identity of the workflow
 	push       bool
@@ -70,7 +70,7 @@ func parse(args []string, stderr io.Writer) (*release, error) {
 	f.StringVar(&r.folder, "folder", "bin/release", "`folder` for the files, which is emptied")
 	f.StringVar(&r.version, "version", "", "`version`, such as v1.2.3")
 	f.StringVar(&r.repository, "repository", noRegistry+"/nearside", "`name` of the images before that of the program, with a registry")
-	f.StringVar(&r.database, "vulndb", "", "`URL` of the vulnerability database, if not that of the Go project")
+	f.StringVar(&r.database, "vulndb", "", "`URL` of the vulnerability database, if not that of the Go project; module for its copy in "+databaseModule)
 	f.StringVar(&r.builder, "builder", "https://github.com/nearside-dns/nearside/blob/main/docs/releases.md#make-one", "`URI` of the builder in the provenance")
 	f.StringVar(&r.key, "key", "", "cosign's key; empty for the identity of the workflow")
 	f.BoolVar(&r.push, "push", false, "push and sign images and chart; needs the tag")

@@ -215,3 +215,36 @@ func TestPages(t *testing.T) {
 		t.Errorf("page %q, want %q", got, want)
 	}
 }
+
+// TestDatabase makes a database of two advisories: one for two modules, and one that was withdrawn.
+func TestDatabase(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	for name, text := range map[string]string{
+		"GO-2026-0001": `{"id": "GO-2026-0001", "modified": "2026-01-02T00:00:00Z", "affected": [{"package": {"name": "stdlib"}, "ranges": [{"events": ` +
+			`[{"introduced": "0"}, {"fixed": "1.25.3"}, {"introduced": "1.26.0"}, {"fixed": "1.26.1"}]}]}, {"package": {"name": "example.com/m"}}]}`,
+		"GO-2026-0002": `{"id": "GO-2026-0002", "modified": "2026-01-03T00:00:00Z", "withdrawn": "2026-01-03T00:00:00Z"}`,
+	} {
+		if err := os.WriteFile(filepath.Join(from, name+".json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at, err := writeDatabase(from, to)
+	if err != nil || at != "file://"+to {
+		t.Fatalf("URL %s, error %v", at, err)
+	}
+	for name, want := range map[string]string{
+		"db": `{"modified":"2026-01-02T00:00:00Z"}`,
+		"modules": `[{"path":"example.com/m","vulns":[{"id":"GO-2026-0001","modified":"2026-01-02T00:00:00Z"}]},` +
+			`{"path":"stdlib","vulns":[{"id":"GO-2026-0001","modified":"2026-01-02T00:00:00Z","fixed":"1.26.1"}]}]`,
+	} {
+		if text, err := os.ReadFile(filepath.Join(to, "index", name+".json")); err != nil || string(text) != want {
+			t.Errorf("%s: %s, error %v; want %s", name, text, err, want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(to, "ID", "GO-2026-0001.json")); err != nil {
+		t.Error(err)
+	}
+	if _, err := writeDatabase(t.TempDir(), to); err == nil {
+		t.Error("a folder without advisories is no error")
+	}
+}
