@@ -79,7 +79,7 @@ func (r *release) writeAdvisories(ctx context.Context) error {
 	default:
 		args = append(args, "-db", r.database)
 	}
-	govulncheck, err := r.tool(ctx, "golang.org/x/vuln/cmd/govulncheck")
+	govulncheck, err := r.tool(ctx, "govulncheck", "golang.org/x/vuln/cmd/govulncheck")
 	if err != nil {
 		return err
 	}
@@ -135,9 +135,9 @@ func stderrOf(err error) string {
 }
 
 // tool builds a tool of deploy/release/tools, and returns its path.
-func (r *release) tool(ctx context.Context, path string) (string, error) {
+func (r *release) tool(ctx context.Context, name, path string) (string, error) {
 	folder := filepath.Join(r.root, "bin", "tools")
-	target := filepath.Join(folder, filepath.Base(path))
+	target := filepath.Join(folder, name)
 	c := exec.CommandContext(ctx, "go", "build", "-o", target, path)
 	c.Dir, c.Env = filepath.Join(r.root, "deploy", "release", "tools"), append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {

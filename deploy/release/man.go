@@ -44,7 +44,7 @@ func (r *release) writeManPages(ctx context.Context) error {
 
 // manPages returns all pages.
 func (r *release) manPages(ctx context.Context) (pages []page, err error) {
-	converter, err := r.tool(ctx, "github.com/cpuguy83/go-md2man/v2")
+	converter, err := r.tool(ctx, "go-md2man", "github.com/cpuguy83/go-md2man/v2")
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (r *release) manPages(ctx context.Context) (pages []page, err error) {
 // manPage converts markdown to a man page.
 func (r *release) manPage(ctx context.Context, converter, name, text string) ([]byte, error) {
 	title, section, _ := strings.Cut(name, ".")
-	date := time.Unix(r.created, 0).UTC().Format("January 2006")
+	date := time.Unix(r.created, 0).UTC().Format(time.DateOnly)
 	head := fmt.Sprintf("%% %s %s %q %q %q\n\n", strings.ToUpper(title), section, date, r.version, "nearside")
 	source, err := os.CreateTemp("", "nearside-man-")
 	if err != nil {

@@ -20,7 +20,7 @@ func (r *release) publish(ctx context.Context) error {
 	if strings.HasPrefix(r.repository, noRegistry+"/") {
 		return fmt.Errorf("the images have no registry: set -repository")
 	}
-	cosign, err := r.tool(ctx, "github.com/sigstore/cosign/v3/cmd/cosign")
+	cosign, err := r.tool(ctx, "cosign", "github.com/sigstore/cosign/v3/cmd/cosign")
 	if err != nil {
 		return err
 	}
