@@ -59,8 +59,8 @@ lint: ## vet, formatting, wording and a tidy go.mod
 	for module in deploy/image examples/geoip; do (cd $$module && GOWORK=off go vet ./... && GOWORK=off go mod tidy -diff) || exit 1; done
 
 FUZZTIME ?= 1m
-fuzz: ## every fuzz target for FUZZTIME
-	test/fuzz.sh $(FUZZTIME)
+fuzz: ## every fuzz target for FUZZTIME, a time or a number of inputs such as 1000x, from the kept inputs on
+	test/fuzz/fuzz.sh $(FUZZTIME)
 
 TIME ?= 10m
 properties: ## the random tests with new seeds, for TIME
