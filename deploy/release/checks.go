@@ -61,6 +61,23 @@ func (r *release) checkTree(ctx context.Context) error {
 	return nil
 }
 
+// toolchainLine is the line of go.mod with the Go toolchain of releases.
+var toolchainLine = regexp.MustCompile(`(?m)^toolchain (go\S+)$`)
+
+// useToolchain has all builds use the toolchain of go.mod, which may be newer than that of the machine, so that every machine builds the
+// same images. The go command downloads it.
+func (r *release) useToolchain(context.Context) error {
+	text, err := os.ReadFile(filepath.Join(r.root, "go.mod"))
+	if err != nil {
+		return err
+	}
+	found := toolchainLine.FindSubmatch(text)
+	if found == nil {
+		return errors.New("go.mod has no toolchain")
+	}
+	return os.Setenv("GOTOOLCHAIN", string(found[1]))
+}
+
 // checkChangelog reads the changelog's part for the version, which has a date and entries.
 func (r *release) checkChangelog(context.Context) error {
 	text, err := os.ReadFile(filepath.Join(r.root, "CHANGELOG.md"))

@@ -103,6 +103,7 @@ func (r *release) make(ctx context.Context) error {
 	}{
 		{"tree without changes", r.checkTree},
 		{"entry in the changelog", r.checkChangelog},
+		{"toolchain", r.useToolchain},
 		{"images", r.buildImages},
 		{"images of a second build", r.rebuildImages},
 		{"advisories", r.writeAdvisories},
