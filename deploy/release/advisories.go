@@ -84,7 +84,7 @@ func (r *release) writeAdvisories(ctx context.Context) error {
 		return err
 	}
 	c := exec.CommandContext(ctx, govulncheck, append(args, "./cmd/...")...)
-	c.Dir, c.Env = r.root, append(os.Environ(), "GOOS=linux", "CGO_ENABLED=0")
+	c.Dir, c.Env = r.root, append(os.Environ(), "GOTOOLCHAIN="+r.toolchain, "GOOS=linux", "CGO_ENABLED=0")
 	out, err := c.Output()
 	if err != nil {
 		return fmt.Errorf("govulncheck: %w%s", err, stderrOf(err))

@@ -76,7 +76,7 @@ func (r *release) makeImage(ctx context.Context, tree string, environment []stri
 	}
 	c := exec.CommandContext(ctx, "make", "image", "IMAGES="+folder, "REPOSITORY="+r.repository, "VERSION="+r.version, "REVISION="+r.commit,
 		"SOURCE_DATE_EPOCH="+strconv.FormatInt(r.created, 10))
-	c.Dir, c.Env = tree, append(os.Environ(), environment...)
+	c.Dir, c.Env = tree, slices.Concat(os.Environ(), []string{"GOTOOLCHAIN=" + r.toolchain}, environment)
 	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("make image: %w\n%s", err, out)
 	}

@@ -64,9 +64,9 @@ func (r *release) checkTree(ctx context.Context) error {
 // toolchainLine is the line of go.mod with the Go toolchain of releases.
 var toolchainLine = regexp.MustCompile(`(?m)^toolchain (go\S+)$`)
 
-// useToolchain has all builds use the toolchain of go.mod, which may be newer than that of the machine, so that every machine builds the
-// same images. The go command downloads it.
-func (r *release) useToolchain(context.Context) error {
+// readToolchain reads the toolchain of go.mod, with which every machine builds the same images. It may be newer than that of the machine:
+// the go command downloads it.
+func (r *release) readToolchain(context.Context) error {
 	text, err := os.ReadFile(filepath.Join(r.root, "go.mod"))
 	if err != nil {
 		return err
@@ -75,7 +75,8 @@ func (r *release) useToolchain(context.Context) error {
 	if found == nil {
 		return errors.New("go.mod has no toolchain")
 	}
-	return os.Setenv("GOTOOLCHAIN", string(found[1]))
+	r.toolchain = string(found[1])
+	return nil
 }
 
 // checkChangelog reads the changelog's part for the version, which has a date and entries.

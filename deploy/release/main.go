@@ -31,10 +31,11 @@ type release struct {
 	key        string // cosign's; "" for the identity of the workflow
 	push       bool
 
-	commit  string
-	created int64  // time of the commit, in seconds since 1970
-	changes string // the changelog's text for the version
-	log     io.Writer
+	commit    string
+	toolchain string // of the builds, such as go1.26.11
+	created   int64  // time of the commit, in seconds since 1970
+	changes   string // the changelog's text for the version
+	log       io.Writer
 }
 
 func main() {
@@ -103,7 +104,7 @@ func (r *release) make(ctx context.Context) error {
 	}{
 		{"tree without changes", r.checkTree},
 		{"entry in the changelog", r.checkChangelog},
-		{"toolchain", r.useToolchain},
+		{"toolchain", r.readToolchain},
 		{"images", r.buildImages},
 		{"images of a second build", r.rebuildImages},
 		{"advisories", r.writeAdvisories},

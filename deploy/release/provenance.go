@@ -32,11 +32,7 @@ type runDetails struct {
 const repositoryURL = "https://github.com/nearside-dns/nearside"
 
 // writeProvenance writes the provenance of each image. The modules and their checksums are in go.sum of the commit, and in the bill of materials.
-func (r *release) writeProvenance(ctx context.Context) error {
-	toolchain, err := r.output(ctx, "go", "env", "GOVERSION")
-	if err != nil {
-		return err
-	}
+func (r *release) writeProvenance(context.Context) error {
 	for _, program := range programs {
 		p := provenance{BuildDefinition: buildDefinition{
 			BuildType: repositoryURL + "/blob/" + r.version + "/docs/releases.md",
@@ -46,7 +42,7 @@ func (r *release) writeProvenance(ctx context.Context) error {
 			},
 			ResolvedDependencies: []dependency{
 				{URI: "git+" + repositoryURL + "@refs/tags/" + r.version, Digest: map[string]string{"gitCommit": r.commit}},
-				{URI: "pkg:golang/toolchain@" + strings.TrimPrefix(strings.TrimSpace(toolchain), "go")},
+				{URI: "pkg:golang/toolchain@" + strings.TrimPrefix(r.toolchain, "go")},
 			},
 		}}
 		p.RunDetails.Builder.ID = r.builder

@@ -248,3 +248,14 @@ func TestDatabase(t *testing.T) {
 		t.Error("a folder without advisories is no error")
 	}
 }
+
+func TestToolchain(t *testing.T) {
+	r := &release{root: root}
+	if err := r.readToolchain(t.Context()); err != nil || !strings.HasPrefix(r.toolchain, "go1.") {
+		t.Errorf("toolchain %q, error %v", r.toolchain, err)
+	}
+	r = repositoryOf(t, map[string]string{"go.mod": "module m\n\ngo 1.26.0\n"})
+	if err := r.readToolchain(t.Context()); err == nil {
+		t.Error("a module without a toolchain is no error")
+	}
+}
