@@ -5,13 +5,13 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build image run test e2e conformance unit lint fuzz properties history mcs clients curves lives mutations upstream bench scale clean
+.PHONY: build image release-check release run test e2e conformance unit lint fuzz properties history mcs clients curves lives mutations upstream bench scale clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
 
 IMAGES ?= bin/image
-REPOSITORY ?= nearside
+REPOSITORY ?= nearside.invalid/nearside
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
@@ -21,6 +21,17 @@ image: ## images of both programs for linux/amd64 and linux/arm64, with their bi
 	GOFLAGS=-buildvcs=false GOOS=linux GOARCH=arm64 GOARM64=v8.0 $(GOBUILD) -o $(IMAGES)/linux-arm64/ ./cmd/...
 	cd deploy/image && GOWORK=off go run . -folder '$(abspath $(IMAGES))' -repository '$(REPOSITORY)' \
 		-version '$(VERSION)' -revision '$(REVISION)' -created '$(SOURCE_DATE_EPOCH)'
+
+KEY ?=
+VULNDB ?=
+BUILDER ?= $(if $(GITHUB_WORKFLOW_REF),$(GITHUB_SERVER_URL)/$(GITHUB_WORKFLOW_REF))
+RELEASE := go run ./deploy/release -version '$(VERSION)' -repository '$(REPOSITORY)' -vulndb '$(VULNDB)' $(if $(BUILDER),-builder '$(BUILDER)')
+
+release-check: ## the files of the release VERSION, into bin/release/, as docs/releases.md describes; pushes nothing
+	$(RELEASE)
+
+release: ## the same, pushed to REPOSITORY and signed
+	$(RELEASE) -push -key '$(KEY)'
 
 run: build ## clusterdns on 127.0.0.1:1053 with the demo cluster of deploy/demo
 	bin/clusterdns -conf Corefile.example
@@ -59,8 +70,8 @@ lint: ## vet, formatting, wording and a tidy go.mod
 	for module in deploy/image examples/geoip; do (cd $$module && GOWORK=off go vet ./... && GOWORK=off go mod tidy -diff) || exit 1; done
 
 FUZZTIME ?= 1m
-fuzz: ## every fuzz target for FUZZTIME
-	test/fuzz.sh $(FUZZTIME)
+fuzz: ## every fuzz target for FUZZTIME, a time or a number of inputs such as 1000x, from the kept inputs on
+	test/fuzz/fuzz.sh $(FUZZTIME)
 
 TIME ?= 10m
 properties: ## the random tests with new seeds, for TIME

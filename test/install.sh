@@ -3,7 +3,7 @@
 # ps, containerd with ctr, runc, the CNI plugins (cni), prometheus with promtool, and the DNS
 # servers unbound, nsd, dnsmasq and named from Debian packages, etcd, the programs of
 # Kubernetes, the kubelet's search lists (kubelet-dns), coredns, the names in PromQL
-# (promql-names) and helm built from the Go module proxy, and kernels to boot
+# (promql-names), helm and actionlint built from the Go module proxy, and kernels to boot
 # (kernel/install.sh). The clients of test/clients are kdig, drill with ldns-test-edns, delv,
 # c-ares (libcares), Node, Java (javac), dnspython and systemd-resolved from Debian packages;
 # test/multicluster runs nslookup of busybox. gcc is for the race detector and, with musl-gcc, for programs that
@@ -24,7 +24,7 @@
 # build flags or the Go toolchain changed since it was built.
 set -euo pipefail
 
-everything=(dig gcc musl-gcc clang nft iptables conntrack ip ps unbound nsd dnsmasq named containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names prometheus helm busybox kdig drill delv libcares node javac dnspython systemd-resolved kernel)
+everything=(dig gcc musl-gcc clang nft iptables conntrack ip ps unbound nsd dnsmasq named containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names prometheus helm actionlint busybox kdig drill delv libcares node javac dnspython systemd-resolved kernel)
 named=(dnsperf resperf dnsdist rsvg-convert e2e.test agnhost dig-image)
 
 # The PATH of a user may lack the folders of system programs.
@@ -146,7 +146,7 @@ unpack() {
 flags() {
 	local version rest v
 	case $1 in
-	etcd | kubelet-dns | helm | promql-names | agnhost) printf '%s\n' -ldflags '-s -w' ;;
+	etcd | kubelet-dns | helm | actionlint | promql-names | agnhost) printf '%s\n' -ldflags '-s -w' ;;
 	coredns) printf '%s\n' -tags grpcnotrace -ldflags '-s -w' ;;
 	kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy | kubelet | kubectl | e2e.test)
 		version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' go.mod)
@@ -330,6 +330,7 @@ for name in "${chosen[@]}"; do
 	promql-names) build promql-names monitoring/promql ./ & ;;
 	prometheus) server prometheus prometheus & ;; # and promtool
 	helm) build helm helm helm.sh/helm/v4/cmd/helm & ;;
+	actionlint) build actionlint actionlint github.com/rhysd/actionlint/cmd/actionlint & ;;
 	busybox) package busybox busybox-static & ;;
 	kdig) package kdig knot-dnsutils & ;;
 	drill) package ldns-test-edns ldnsutils & ;;
