@@ -20,6 +20,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -268,6 +269,9 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		q.dependencies = newDependencies(k.index)
 	}
 	f := k.find(name, zone, q.dependencies)
+	if t := explain.From(ctx); t != nil {
+		k.explain(t, &q, &f, name, zone)
+	}
 	if f.kind == notFound && k.Fall.Through(name) {
 		return plugin.NextOrFailure(k.Name(), k.Next, withFallthrough(ctx), w, r)
 	}
