@@ -54,7 +54,7 @@ func parse(name string, args []string, help io.Writer) (options, error) {
 	f.StringVar(&o.client, "client", "127.0.0.1", "`address` of the client whose query is explained, such as that of a pod")
 	f.StringVar(&o.qtype, "type", "A", "`type` of the records")
 	f.StringVar(&o.search, "search", "", "search `list` of the client, with commas, if the program does not know it")
-	f.StringVar(&o.health, "health", "127.0.0.1:8080", "`address` and port of the directive health of the running program")
+	f.StringVar(&o.health, "health", ":8080", "`address` and port of the directive health of the running program; without an address, all of this machine are tried")
 	f.StringVar(&o.output, "o", "text", "`format` of the output, text or json")
 	f.BoolVar(&o.tcp, "tcp", false, "the client queries over TCP")
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -73,7 +73,7 @@ func parse(name string, args []string, help io.Writer) (options, error) {
 		return o, fmt.Errorf("-client: %q is not an address", o.client)
 	}
 	if _, _, err := net.SplitHostPort(o.health); err != nil {
-		return o, fmt.Errorf("-health: %q is not an address with a port, such as 127.0.0.1:8080", o.health)
+		return o, fmt.Errorf("-health: %q is not an address with a port, such as 127.0.0.1:8080 or :8080", o.health)
 	}
 	if o.output != "text" && o.output != "json" {
 		return o, fmt.Errorf("invalid -o %q: want text or json", o.output)
@@ -81,7 +81,7 @@ func parse(name string, args []string, help io.Writer) (options, error) {
 	return o, nil
 }
 
-// request requests the explanation and prints it.
+// request requests the explanation of the first address that has one, and prints it.
 func request(o options, out io.Writer) error {
 	values := url.Values{"name": {o.name}, "client": {o.client}, "type": {o.qtype}, "output": {o.output}}
 	if o.search != "" {
@@ -92,19 +92,75 @@ func request(o options, out io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+o.health+"/explain?"+values.Encode(), nil)
+	addresses, err := addressesOf(o.health)
 	if err != nil {
 		return err
 	}
+	for _, address := range addresses {
+		var text []byte
+		if text, err = get(ctx, "http://"+address+"/explain?"+values.Encode()); err == nil {
+			_, err = out.Write(text)
+			return err
+		}
+		if !errors.Is(err, errElsewhere) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: is the program running, with the directive health? set -health to its address", err)
+}
+
+// addressesOf returns the addresses to try: without a host, the loopback addresses and then the others of this machine, such as that on
+// which nodecache receives queries.
+func addressesOf(health string) (all []string, err error) {
+	host, port, err := net.SplitHostPort(health)
+	if err != nil || host != "" {
+		return []string{health}, err
+	}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var others []string
+	for _, a := range own {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil || prefix.Addr().IsLinkLocalUnicast() && prefix.Addr().Is6() {
+			continue
+		}
+		address := net.JoinHostPort(prefix.Addr().String(), port)
+		if prefix.Addr().IsLoopback() {
+			all = append(all, address)
+		} else {
+			others = append(others, address)
+		}
+	}
+	return append(all, others...), nil
+}
+
+// errElsewhere is the error of an address at which no program explains queries.
+var errElsewhere = errors.New("no explanation")
+
+// get returns the text at a URL.
+func get(ctx context.Context, at string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return nil, err
+	}
 	response, err := (&http.Client{Transport: &http.Transport{}}).Do(request) // without a proxy
 	if err != nil {
-		return fmt.Errorf("%w; is the program running, with the directive health at this address?", err)
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: %w", errElsewhere, err)
 	}
 	defer func() { _ = response.Body.Close() }() // it was read
-	if response.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(response.Body)
-		return fmt.Errorf("%s: %s", response.Status, strings.TrimSpace(string(text)))
+	text, err := io.ReadAll(response.Body)
+	switch {
+	case err != nil:
+		return nil, err
+	case response.StatusCode == http.StatusNotFound: // another program's port
+		return nil, fmt.Errorf("%w: %s has no /explain", errElsewhere, request.URL.Host)
+	case response.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s: %s", response.Status, strings.TrimSpace(string(text)))
 	}
-	_, err = io.Copy(out, response.Body)
-	return err
+	return text, nil
 }
