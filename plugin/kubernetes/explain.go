@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
 
@@ -29,6 +31,9 @@ func (k *Kubernetes) explain(t *explain.Trace, q *query, f *result, name, zone s
 	}
 	if f.kind == notFound {
 		t.Add(k.Name(), "%s does not exist: %s", name, k.whyNot(name, zone))
+		if n, err := parseName(name, zone, k.grammar(false)); err == nil && n.object != "" && n.in(k.index) != nil {
+			k.explainNotReady(t, q, n.namespace, n.object)
+		}
 		return
 	}
 	t.Add(k.Name(), "%s %s", name, kindTexts[f.kind])
@@ -39,6 +44,9 @@ func (k *Kubernetes) explain(t *explain.Trace, q *query, f *result, name, zone s
 		t.Add(k.Name(), "Service %s/%s is an alias of %s", f.entry.Service.Namespace, f.entry.Service.Name, f.entry.Service.Target)
 	case endpoints:
 		k.explainEndpoints(t, q, f)
+		if !f.name.imported {
+			k.explainNotReady(t, q, f.name.namespace, f.name.object)
+		}
 	}
 }
 
@@ -96,7 +104,7 @@ func (k *Kubernetes) explainEndpoints(t *explain.Trace, q *query, f *result) {
 		t.Add(k.Name(), "caller %s: node %q, zone %q, known %s", q.state.IP(), caller.Name, caller.Zone, evidenceTexts[by])
 	}
 	caller.Cluster = k.ownCluster()
-	t.Add(k.Name(), "policy: %s", f.policy)
+	t.Add(k.Name(), "policy: %s", f.policy.Describe())
 	explained := 0
 	for _, family := range families(q.qtype, f.name.imported) {
 		var all []topology.Endpoint
@@ -117,6 +125,21 @@ func (k *Kubernetes) explainEndpoints(t *explain.Trace, q *query, f *result) {
 			}
 			t.Add(k.Name(), "endpoint %s on node %q in zone %q: %s", e.Addr, e.Node, e.Zone, verdict)
 		}
+	}
+}
+
+// explainNotReady adds the endpoints of a Service that are left out because they are not ready.
+func (k *Kubernetes) explainNotReady(t *explain.Trace, q *query, namespace, service string) {
+	if k.notReady == nil {
+		return
+	}
+	addresses, err := k.notReady(q.ctx, namespace, service)
+	switch {
+	case errors.Is(err, source.ErrNotInspected):
+	case err != nil:
+		t.Add(k.Name(), "endpoints that are not ready are unknown: %v", err)
+	case len(addresses) > 0:
+		t.Add(k.Name(), "%d endpoints left out, not ready: %s", len(addresses), strings.Join(addresses[:min(len(addresses), explainedEndpoints)], ", "))
 	}
 }
 

@@ -58,6 +58,7 @@ type Kubernetes struct {
 	// index and status are those of the source; attach sets them before the server answers.
 	index       records
 	status      func() []source.Status
+	notReady    func(ctx context.Context, namespace, service string) ([]string, error) // of the source; nil in tests
 	attached    atomic.Bool
 	callers     *callers    // nil without topology
 	synced      atomic.Bool // all resources needed by every answer have been synced, not restored

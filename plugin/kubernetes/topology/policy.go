@@ -64,8 +64,8 @@ func (p Policy) Filters() bool { return p.rule != noRule || p.ownCluster }
 // ByCaller reports whether callers in one cluster may get different endpoints.
 func (p Policy) ByCaller() bool { return p.rule != noRule }
 
-// String describes the policy and the setting that it is from.
-func (p Policy) String() string {
+// Describe returns the policy in words, with the setting that it is from.
+func (p Policy) Describe() string {
 	text := map[rule]string{
 		noRule:      "all endpoints",
 		annotation:  "topology keys of the annotation nearside.dev/topology-keys",
