@@ -53,8 +53,8 @@ func (explainer) SearchListOf(client netip.Addr) (suffixes []string, origin stri
 func (r *registry) servers() (all []*server) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, address := range slices.Sorted(maps.Keys(r.all)) {
-		all = append(all, r.all[address].server.Load())
+	for _, address := range slices.Sorted(maps.Keys(r.serving)) {
+		all = append(all, r.serving[address])
 	}
 	return all
 }

@@ -141,7 +141,7 @@ func explainReply(t *explain.Trace, reply forwarded, err error) {
 		upstream = "upstream " + reply.from.address
 	}
 	if err != nil {
-		t.Add(pluginName, "%s: %v", upstream, err)
+		t.Add(pluginName, "%v", err)
 		return
 	}
 	t.Add(pluginName, "%s: %s, %d records", upstream, dns.RcodeToString[reply.Rcode], len(reply.Answer))
