@@ -139,7 +139,7 @@ func (k *Kubernetes) explainNotReady(t *explain.Trace, q *query, namespace, serv
 	case err != nil:
 		t.Add(k.Name(), "endpoints that are not ready are unknown: %v", err)
 	case len(addresses) > 0:
-		t.Add(k.Name(), "%d endpoints left out, not ready: %s", len(addresses), strings.Join(addresses[:min(len(addresses), explainedEndpoints)], ", "))
+		t.Add(k.Name(), "endpoints left out, not ready: %s", strings.Join(addresses[:min(len(addresses), explainedEndpoints)], ", "))
 	}
 }
 

@@ -86,7 +86,6 @@ func objects() []runtime.Object {
 
 // programs are the running programs of an example, by name, with the address of their health.
 type programs struct {
-	path   string // of the folder with the programs
 	health map[string]string
 	dns    map[string]*daemon.Process
 }
@@ -101,10 +100,13 @@ const clusterFile = `.:PORT {
         topology
         %s
     }
-    template IN A org {
+    %s
+}
+org:PORT {
+    bind 127.0.0.1
+    template IN A {
         answer "{{ .Name }} 60 IN A 192.0.2.7"
     }
-    %s
 }
 `
 
@@ -135,6 +137,16 @@ func (p *programs) start(t *testing.T, name, corefile string, args ...any) {
 	t.Helper()
 	p.health[name] = address(t)
 	p.dns[name] = daemon.Start(t, daemon.Build(t, name), fmt.Sprintf(corefile, append([]any{p.health[name]}, args...)...))
+}
+
+// startPrograms starts clusterdns and a nodecache in front of it, and waits until it has read the cluster.
+func startPrograms(t *testing.T, api *kubeapi.Server, options, directives string) *programs {
+	t.Helper()
+	p := &programs{health: map[string]string{}, dns: map[string]*daemon.Process{}}
+	p.start(t, "clusterdns", clusterFile, api.Plane().Kubeconfig(), options, directives)
+	p.start(t, "nodecache", nodeFile, p.dns["clusterdns"].Addr, dead)
+	await(t, func() bool { return rcode(t, p.dns["clusterdns"].Addr, "web.shop.svc.cluster.local.") == dns.RcodeSuccess })
+	return p
 }
 
 // dead is an address at which no server answers.
@@ -250,12 +262,14 @@ func TestExamples(t *testing.T) {
 	if len(blocks) != len(examples) {
 		t.Errorf("the page has %d examples, want %d", len(blocks), len(examples))
 	}
+	started := map[string]*programs{} // by the settings of clusterdns
 	for _, e := range examples {
+		settings := e.options + "/" + e.directives
+		if started[settings] == nil {
+			started[settings] = startPrograms(t, api, e.options, e.directives)
+		}
+		p := started[settings]
 		t.Run(e.heading, func(t *testing.T) {
-			p := &programs{health: map[string]string{}, dns: map[string]*daemon.Process{}}
-			p.start(t, "clusterdns", clusterFile, api.Plane().Kubeconfig(), e.options, e.directives)
-			p.start(t, "nodecache", nodeFile, p.dns["clusterdns"].Addr, dead)
-			await(t, func() bool { return rcode(t, p.dns["clusterdns"].Addr, "web.shop.svc.cluster.local.") == dns.RcodeSuccess })
 			if e.before != nil {
 				e.before(t, p, api)
 			}
