@@ -131,7 +131,9 @@ const nodeFile = `cluster.local:PORT {
 }
 `
 
-func address(t *testing.T) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t))) }
+func address(t *testing.T) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
+}
 
 func (p *programs) start(t *testing.T, name, corefile string, args ...any) {
 	t.Helper()
@@ -145,7 +147,9 @@ func startPrograms(t *testing.T, api *kubeapi.Server, options, directives string
 	p := &programs{health: map[string]string{}, dns: map[string]*daemon.Process{}}
 	p.start(t, "clusterdns", clusterFile, api.Plane().Kubeconfig(), options, directives)
 	p.start(t, "nodecache", nodeFile, p.dns["clusterdns"].Addr, dead)
-	await(t, func() bool { return rcode(t, p.dns["clusterdns"].Addr, "web.shop.svc.cluster.local.") == dns.RcodeSuccess })
+	await(t, func() bool {
+		return rcode(t, p.dns["clusterdns"].Addr, "web.shop.svc.cluster.local.") == dns.RcodeSuccess
+	})
 	return p
 }
 
@@ -172,7 +176,9 @@ var examples = []example{
 		if err := api.Load(service("shop", "new", corev1.ServiceSpec{ClusterIP: "10.96.0.21"})); err != nil {
 			t.Fatal(err)
 		}
-		await(t, func() bool { return rcode(t, p.dns["clusterdns"].Addr, "new.shop.svc.cluster.local.") == dns.RcodeSuccess })
+		await(t, func() bool {
+			return rcode(t, p.dns["clusterdns"].Addr, "new.shop.svc.cluster.local.") == dns.RcodeSuccess
+		})
 	}},
 	{heading: "An upstream that does not answer"},
 	{heading: "Queries that take the long way", directives: "log"},
