@@ -23,7 +23,7 @@ const (
 	// suiteImages is the registry of the suite's images. None of them can be pulled.
 	suiteImages = "nearside.test/e2e"
 	// clusterdnsImage is the image of clusterdns in the manifests of deploy/.
-	clusterdnsImage = "nearside/clusterdns:" + tag
+	clusterdnsImage = "nearside.invalid/nearside/clusterdns:" + tag
 )
 
 // suite is a part of Kubernetes' e2e suite.
