@@ -70,10 +70,6 @@ const clusterFile = `.:%d {
         ttl %d
         %s
     }
-    template ANY ANY . {
-        rcode NXDOMAIN
-        authority ". 300 IN SOA a. b. 1 1 1 1 300"
-    }
     cache 30 {
         disable success cluster.local
         disable denial cluster.local
