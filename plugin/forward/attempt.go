@@ -30,6 +30,9 @@ type attempt struct {
 	span    ot.Span       // nil without tracing, and after the last call
 }
 
+// inFlight reports whether a call of the attempt is in flight, even a late one.
+func (a *attempt) inFlight() bool { return a.stream != nil || a.udp != nil }
+
 func (a *attempt) endTrial() {
 	if a.trial {
 		a.trial = false
@@ -71,7 +74,7 @@ func (x *exchange) receive(call *transport.Call) bool {
 	} else {
 		x.callFailed(a, err, overUDP, now)
 	}
-	if a.stream == nil && a.udp == nil {
+	if !a.inFlight() {
 		a.endSpan()
 	}
 	return replied

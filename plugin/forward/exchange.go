@@ -57,8 +57,8 @@ type progress struct {
 	pass     int         // number of passes through order
 	passFrom time.Time
 	made     int        // number of attempts
-	asked    *upstream  // by the last one
-	attempts []*attempt // those in flight, and ended ones that are not reused yet
+	asked    *upstream  // of the last attempt
+	attempts []*attempt // those in flight, and ended ones until they are reused
 	first    attempt    // avoids an allocation, as call does
 	call     transport.Call
 	unsent   []*transport.Call // failed at once, and are processed after the event
@@ -285,7 +285,7 @@ func (x *exchange) done() bool {
 
 // inFlight reports whether a call is in flight, even a late one.
 func (x *exchange) inFlight() bool {
-	return slices.ContainsFunc(x.attempts, func(a *attempt) bool { return a.stream != nil || a.udp != nil })
+	return slices.ContainsFunc(x.attempts, (*attempt).inFlight)
 }
 
 // waits reports whether an attempt is open.
@@ -433,10 +433,10 @@ func (x *exchange) try(now time.Time) {
 	}
 }
 
-// newAttempt returns one of x.attempts. Ended ones are reused: an upstream that closes its connections leads to many attempts of
-// each query, which all may wait.
+// newAttempt returns an attempt of x.attempts, whose fields the caller sets. It reuses an ended one: an upstream that closes its
+// connections can cause maxAttempts attempts for each of thousands of queries in progress. One with a span is still in use by receive.
 func (x *exchange) newAttempt() *attempt {
-	ended := func(a *attempt) bool { return !a.open && a.stream == nil && a.udp == nil && a.span == nil }
+	ended := func(a *attempt) bool { return !a.open && !a.inFlight() && a.span == nil }
 	if i := slices.IndexFunc(x.attempts, ended); i >= 0 {
 		return x.attempts[i]
 	}

@@ -327,7 +327,7 @@ func TestEnd_NoFurtherAttempt(t *testing.T) {
 	}
 }
 
-// attemptCounter receives the result of an exchange, and the numbers of its attempts and of their objects.
+// attemptCounter is the receiver of an exchange. It stores how many attempts the exchange made, and how many it still has.
 type attemptCounter struct {
 	x     *exchange
 	ended chan struct{}
@@ -340,7 +340,7 @@ func (r *attemptCounter) replied(*batch.Batch, *message, *upstream, error) {
 	close(r.ended)
 }
 
-// TestAttemptsAreReused: a query whose attempts fail one after the other has one of them at a time.
+// TestAttemptsAreReused: an exchange whose attempts fail one after the other reuses the memory of the first.
 func TestAttemptsAreReused(t *testing.T) {
 	t.Parallel()
 	for name, closes := range map[string]rogue.Behaviour{"refuses": refusing, "closes": {CloseAtOnce: true}} {

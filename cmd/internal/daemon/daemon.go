@@ -171,6 +171,7 @@ func (d *Daemon) run() error {
 func (d *Daemon) serve() error {
 	d.ended, d.restart = make(chan struct{}), newReloadLock()
 	limitMemory()
+	limitGarbage()
 	// The reload plugin reads with this loader.
 	caddy.RegisterCaddyfileLoader("corefile", caddy.LoaderFunc(d.loader))
 	caddy.RegisterEventHook("instance", d.hook)

@@ -19,15 +19,19 @@ const (
 )
 
 // garbagePercent is the default percentage of the garbage collector: a query makes little garbage, so that memory costs more than the
-// collector's time. GOGC in the environment precedes it.
+// collector's time.
 const garbagePercent = 50
+
+// limitGarbage sets the percentage of the garbage collector. GOGC in the environment precedes it.
+func limitGarbage() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbagePercent)
+	}
+}
 
 // limitMemory sets Go's memory limit from that of the container, so that a process near its limit slows down instead of being killed.
 // GOMEMLIMIT in the environment precedes it.
 func limitMemory() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbagePercent)
-	}
 	_, err := memlimit.SetGoMemLimitWithOpts(memlimit.WithRatio(memoryShare), memlimit.WithRefreshInterval(memoryRefresh))
 	if err != nil && !errors.Is(err, memlimit.ErrNoLimit) && !errors.Is(err, memlimit.ErrCgroupsNotSupported) && !errors.Is(err, memlimit.ErrNoCgroup) {
 		clog.Debugf("The memory limit of the container is not known: %v", err)

@@ -187,8 +187,9 @@ func (s *Slice) withAddr(a netip.Addr) iter.Seq[int] {
 	}
 }
 
-// NextNamed searches the endpoints from number from, at most Len, onwards. It returns the number of the first endpoint that has the name,
-// or that has no name and has the address a; Len if there is none. The name is not empty; with the zero Addr only names are compared.
+// NextNamed returns the number of the first endpoint that has the name, or that has no name and the address a. Endpoints with a number
+// below from are skipped. It returns Len if there is none. The name must not be empty, and from not above Len; with the zero Addr only
+// names are compared.
 func (s *Slice) NextNamed(from int, name string, a netip.Addr) int {
 	if s.Endpoints != nil {
 		for ; from < len(s.Endpoints); from++ {
