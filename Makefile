@@ -5,13 +5,13 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build image run test e2e unit lint fuzz properties history mutations bench scale clean
+.PHONY: build image release-check release run test e2e conformance unit lint fuzz properties history mcs clients curves lives mutations upstream bench scale clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
 
 IMAGES ?= bin/image
-REPOSITORY ?= nearside
+REPOSITORY ?= nearside.invalid/nearside
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
@@ -21,6 +21,17 @@ image: ## images of both programs for linux/amd64 and linux/arm64, with their bi
 	GOFLAGS=-buildvcs=false GOOS=linux GOARCH=arm64 GOARM64=v8.0 $(GOBUILD) -o $(IMAGES)/linux-arm64/ ./cmd/...
 	cd deploy/image && GOWORK=off go run . -folder '$(abspath $(IMAGES))' -repository '$(REPOSITORY)' \
 		-version '$(VERSION)' -revision '$(REVISION)' -created '$(SOURCE_DATE_EPOCH)'
+
+KEY ?=
+VULNDB ?=
+BUILDER ?= $(if $(GITHUB_WORKFLOW_REF),$(GITHUB_SERVER_URL)/$(GITHUB_WORKFLOW_REF))
+RELEASE := go run ./deploy/release -version '$(VERSION)' -repository '$(REPOSITORY)' -vulndb '$(VULNDB)' $(if $(BUILDER),-builder '$(BUILDER)')
+
+release-check: ## the files of the release VERSION, into bin/release/, as docs/releases.md describes; pushes nothing
+	$(RELEASE)
+
+release: ## the same, pushed to REPOSITORY and signed
+	$(RELEASE) -push -key '$(KEY)'
 
 run: build ## clusterdns on 127.0.0.1:1053 with the demo cluster of deploy/demo
 	bin/clusterdns -conf Corefile.example
@@ -37,6 +48,17 @@ e2e: ## images and deploy/ on a real kubelet, queried from pods; needs root
 	test/install.sh ip ps nft containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl helm coredns
 	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_E2E=1 go test -count=1 -timeout 20m ./test/cluster
 
+# CASES, an expression of go test, limits them to a cluster and a group; RESULTS.md is not written then.
+CASES ?=
+REPORTS ?= bin/conformance
+conformance: ## Kubernetes' own e2e cases for DNS on such nodes, with CoreDNS and with nearside; an hour; needs root
+	test/install.sh ip ps nft containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl helm coredns \
+		e2e.test agnhost dig-image
+	$(if $(CASES),,rm -rf -- '$(REPORTS)')
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_E2E=1 NEARSIDE_CONFORMANCE='$(abspath $(REPORTS))' \
+		go test -count=1 -timeout 3h -v -run 'TestConformance/$(CASES)' ./test/cluster; status=$$?; \
+		$(if $(CASES),,go run ./test/conformance -reports '$(REPORTS)' &&) exit $$status
+
 unit: ## tests of packages that need neither root nor an API server; under two minutes
 	go test $$(go list ./cmd/... ./internal/... ./plugin/... ./docs/floors ./test/words | grep -v '/source/apiserver$$')
 
@@ -48,8 +70,8 @@ lint: ## vet, formatting, wording and a tidy go.mod
 	for module in deploy/image examples/geoip; do (cd $$module && GOWORK=off go vet ./... && GOWORK=off go mod tidy -diff) || exit 1; done
 
 FUZZTIME ?= 1m
-fuzz: ## every fuzz target for FUZZTIME
-	test/fuzz.sh $(FUZZTIME)
+fuzz: ## every fuzz target for FUZZTIME, a time or a number of inputs such as 1000x, from the kept inputs on
+	test/fuzz/fuzz.sh $(FUZZTIME)
 
 TIME ?= 10m
 properties: ## the random tests with new seeds, for TIME
@@ -60,6 +82,21 @@ history: ## random changes, queries and faults with new seeds, for TIME: no answ
 	test/install.sh etcd kube-apiserver
 	test/properties.sh $(TIME) ./test/coherence
 
+mcs: ## checks of DNS of the Multi-Cluster Services API's conformance suite, and controls, as printed in test/multicluster/RESULTS.md
+	test/install.sh dig ip nft busybox etcd kube-apiserver kube-controller-manager coredns
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_MCS_RESULTS=$(abspath test/multicluster/RESULTS.md) go test -count=1 -timeout 20m -run TestConformance ./test/multicluster
+
+MESSAGES ?= 500000
+SEED ?= 1
+clients: ## resolvers and tools of others, and MESSAGES random messages by dnspython to each server, as printed in test/clients/RESULTS.md
+	test/install.sh dig gcc musl-gcc ip nft kdig drill delv libcares node javac dnspython systemd-resolved
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_CLIENT_RESULTS=$(abspath test/clients/RESULTS.md) NEARSIDE_MESSAGES=$(MESSAGES) NEARSIDE_SEED=$(SEED) \
+		go test -count=1 -timeout 2h -v ./test/clients
+
+curves: ## responses by rate of queries, by resperf, beside CoreDNS and Unbound, as printed in test/clients/CURVES.md
+	test/install.sh dig ip nft unbound coredns resperf
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_CURVES=$(abspath test/clients/CURVES.md) go test -count=1 -timeout 1h -run TestCurves ./test/clients
+
 lives: ## kernel on under load, with random pods, reloads, updates and SIGKILLs, for TIME: no answer wrong, none lost
 	test/install.sh ip nft
 	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_LOAD=$(TIME) go test -count=1 -timeout 2h -v -run TestRandomChanges ./test/inkernel
@@ -67,6 +104,10 @@ lives: ## kernel on under load, with random pods, reloads, updates and SIGKILLs,
 mutations: ## defects of the programs, which the history checker has to detect
 	test/install.sh etcd kube-apiserver
 	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_MUTATIONS=1 go test -count=1 -timeout 1h -v -run TestMutations ./test/coherence
+
+upstream: ## CoreDNS's own tests against both programs, as printed in test/upstream/RESULTS.md
+	test/install.sh coredns
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_UPSTREAM=all go test -count=1 -timeout 1h -v -run TestUpstream ./test/upstream
 
 # The report lists peers that could not be installed; the others are measured.
 bench: ## CPU per query and memory beside other servers, as printed in test/bench/RESULTS.md

@@ -3,8 +3,10 @@
 # ps, containerd with ctr, runc, the CNI plugins (cni), prometheus with promtool, and the DNS
 # servers unbound, nsd, dnsmasq and named from Debian packages, etcd, the programs of
 # Kubernetes, the kubelet's search lists (kubelet-dns), coredns, the names in PromQL
-# (promql-names) and helm built from the Go module proxy, and kernels to boot
-# (kernel/install.sh). gcc is for the race detector and, with musl-gcc, for programs that
+# (promql-names), helm and actionlint built from the Go module proxy, and kernels to boot
+# (kernel/install.sh). The clients of test/clients are kdig, drill with ldns-test-edns, delv,
+# c-ares (libcares), Node, Java (javac), dnspython and systemd-resolved from Debian packages;
+# test/multicluster runs nslookup of busybox. gcc is for the race detector and, with musl-gcc, for programs that
 # resolve names with glibc and musl, clang with llvm-strip for the program that answers in
 # the kernel.
 #
@@ -12,17 +14,18 @@
 #   test/install.sh dig coredns   only these
 #   test/install.sh --print-bin   print the folder that the binaries go to
 #
-# dnsperf and dnsdist, which only the benchmark uses, and rsvg-convert, which draws the
-# pictures of the documents, are installed only if they are named. The servers do not run
-# as services.
+# dnsperf, resperf and dnsdist, which only benchmarks use, rsvg-convert, which draws the
+# pictures of the documents, and the parts of "make conformance" are installed only if they
+# are named: Kubernetes' own suite (e2e.test) and the programs of its pods, agnhost and an
+# archive of Debian packages (dig-image). The servers do not run as services.
 #
 # The binaries go to $NEARSIDE_TEST_BIN, else $XDG_CACHE_HOME/nearside/bin, else
 # ~/.cache/nearside/bin. A binary is rebuilt only when its module files, its
 # build flags or the Go toolchain changed since it was built.
 set -euo pipefail
 
-everything=(dig gcc musl-gcc clang nft iptables conntrack ip ps unbound nsd dnsmasq named containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names prometheus helm kernel)
-benchmark=(dnsperf dnsdist rsvg-convert)
+everything=(dig gcc musl-gcc clang nft iptables conntrack ip ps unbound nsd dnsmasq named containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names prometheus helm actionlint busybox kdig drill delv libcares node javac dnspython systemd-resolved kernel)
+named=(dnsperf resperf dnsdist rsvg-convert e2e.test agnhost dig-image)
 
 # The PATH of a user may lack the folders of system programs.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -106,13 +109,46 @@ server() {
 	fi
 }
 
+# file PATH DEBIAN_PACKAGE installs a package that has a file and no program.
+file() {
+	if [[ -e $1 ]]; then
+		say "$2: have $1"
+	else
+		package "${1##*/}" "$2"
+	fi
+}
+
+# unpack NAME PATH DEBIAN_PACKAGE... unpacks packages next to the binaries, for a program whose installation would
+# change the machine. The binary is a link to its path in them.
+unpack() {
+	local name=$1 path=$2 folder=$bin/.$1
+	shift 2
+	if [[ -x $bin/$name ]]; then
+		say "$name: have $bin/$name"
+		return
+	fi
+	if ! command -v apt-get >/dev/null; then
+		complain "$name: missing; it is tested with the Debian packages $*"
+		return 1
+	fi
+	say "$name: unpacking the Debian packages $*"
+	rm -rf -- "$folder"
+	mkdir -p -- "$folder"
+	if ! (cd -- "$folder" && update_packages && apt-get -q download "$@" && for p in *.deb; do dpkg -x "$p" . && rm -- "$p"; done) >"$folder/log" 2>&1; then
+		cat -- "$folder/log" >&2
+		complain "$name: apt-get failed"
+		return 1
+	fi
+	ln -sfn -- "$folder$path" "$bin/$name"
+}
+
 # flags NAME prints the build flags that only NAME has, one per line.
 flags() {
 	local version rest v
 	case $1 in
-	etcd | kubelet-dns | helm | promql-names) printf '%s\n' -ldflags '-s -w' ;;
+	etcd | kubelet-dns | helm | actionlint | promql-names | agnhost) printf '%s\n' -ldflags '-s -w' ;;
 	coredns) printf '%s\n' -tags grpcnotrace -ldflags '-s -w' ;;
-	kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy | kubelet | kubectl)
+	kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy | kubelet | kubectl | e2e.test)
 		version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' go.mod)
 		rest=${version#v*.}
 		v=k8s.io/component-base/version
@@ -129,9 +165,12 @@ sources() {
 	fi
 }
 
-# build NAME MODULE_FOLDER PACKAGE
+# build NAME MODULE_FOLDER PACKAGE [COMMAND...] builds a program, with "go build" or another command.
 build() {
-	local name=$1 folder=$here/$2 package=$3
+	local name=$1 folder=$here/$2 package=$3 command=(go build)
+	if [[ $# -gt 3 ]]; then
+		command=("${@:4}")
+	fi
 	if ! command -v go >/dev/null; then
 		complain "$name: go is missing; install the Go toolchain that $2/go.mod asks for"
 		return 1
@@ -158,11 +197,68 @@ build() {
 	say "$name: building from $package in test/$2 (minutes when the build cache is empty)"
 	start=$SECONDS
 	# Build a new file and rename it, so that a running test never sees an incomplete one.
-	go build -mod=readonly -buildvcs=false -trimpath "${own[@]}" -o "$bin/.$name.new" "$package"
+	"${command[@]}" -mod=readonly -buildvcs=false -trimpath "${own[@]}" -o "$bin/.$name.new" "$package"
 	rm -f -- "$stamp"
 	mv -f -- "$bin/.$name.new" "$bin/$name"
 	printf '%s\n' "$want" >"$stamp"
 	say "$name: built $bin/$name in $((SECONDS - start)) s"
+}
+
+# archive NAME DEBIAN_PACKAGE... makes NAME.tar in the folder of the binaries: the files of the packages and of all that
+# they depend on, as the root of a file system. The same versions give the same bytes. Nothing is installed, and no script
+# of a package runs.
+archive() {
+	local name=$1 work stamp want start=$SECONDS
+	shift
+	if ! command -v apt-get >/dev/null; then
+		complain "$name: made from Debian packages, by apt-get, which is missing"
+		return 1
+	fi
+	work=$(mktemp -d)
+	# Each part runs in its own shell, which removes the folder at any exit.
+	# shellcheck disable=SC2064
+	trap "rm -rf -- '$work'" EXIT
+	mkdir -p -- "$work/archives/partial" "$work/root"
+	: >"$work/status" # nothing is installed: apt-get resolves all dependencies
+	resolve() {
+		apt-get -q -y --no-install-recommends -o "Dir::State::status=$work/status" -o "Dir::Cache::archives=$work/archives" \
+			-o Debug::NoLocking=1 -o APT::Sandbox::User=root "$@"
+	}
+	if ! resolve --print-uris install "$@" >"$work/uris" 2>/dev/null; then
+		update_packages >/dev/null
+		resolve --print-uris install "$@" >"$work/uris"
+	fi
+	stamp=$bin/.$name.stamp
+	want=$( (awk "/^'/ { print \$2, \$4 }" "$work/uris" | sort && declare -f archive) | sha256sum | cut -d ' ' -f 1)
+	if [[ -f $bin/$name.tar && -f $stamp && $(<"$stamp") == "$want" ]]; then
+		say "$name: up to date"
+		return
+	fi
+	say "$name: downloading the Debian packages $* with their dependencies"
+	if ! resolve --download-only install "$@" >"$work/log" 2>&1; then
+		# The lists may name versions that the archive no longer has.
+		update_packages >/dev/null
+		resolve --download-only install "$@"
+	fi
+	local folder package
+	for folder in bin sbin lib lib64; do
+		mkdir -p -- "$work/root/usr/$folder"
+		ln -s "usr/$folder" "$work/root/$folder"
+	done
+	for package in "$work"/archives/*.deb; do
+		dpkg-deb --fsys-tarfile "$package" | tar -x -C "$work/root" --keep-directory-symlink --no-same-owner
+	done
+	rm -rf -- "$work"/root/usr/share/{doc,man,locale,info}
+	mkdir -p -- "$work/root/etc" "$work/root/tmp"
+	chmod 1777 "$work/root/tmp"
+	# As the script of libc-bin does: without the file, glibc does not read /etc/hosts first.
+	cp -- "$work/root/usr/share/libc-bin/nsswitch.conf" "$work/root/etc/nsswitch.conf"
+	mkdir -p -- "$bin"
+	tar -C "$work/root" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$work/new.tar" .
+	rm -f -- "$stamp"
+	mv -f -- "$work/new.tar" "$bin/$name.tar"
+	printf '%s\n' "$want" >"$stamp"
+	say "$name: made $bin/$name.tar of $(find "$work/archives" -name '*.deb' | wc -l) packages in $((SECONDS - start)) s"
 }
 
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$here/install.sh"; }
@@ -179,11 +275,11 @@ for argument in "$@"; do
 		exit
 		;;
 	*)
-		if [[ " ${everything[*]} ${benchmark[*]} " == *" $argument "* ]]; then
+		if [[ " ${everything[*]} ${named[*]} " == *" $argument "* ]]; then
 			chosen+=("$argument")
 			continue
 		fi
-		complain "unknown argument '$argument'; choose from: ${everything[*]} ${benchmark[*]}"
+		complain "unknown argument '$argument'; choose from: ${everything[*]} ${named[*]}"
 		exit 2
 		;;
 	esac
@@ -216,7 +312,7 @@ for name in "${chosen[@]}"; do
 	nsd) server nsd nsd & ;;
 	dnsmasq) package dnsmasq dnsmasq-base & ;; # the package without a service
 	named) server named bind9 & ;;
-	dnsperf) package dnsperf dnsperf & ;;
+	dnsperf | resperf) package "$name" dnsperf & ;;
 	dnsdist) server dnsdist dnsdist & ;;
 	rsvg-convert) package rsvg-convert librsvg2-bin fonts-dejavu-core & ;;
 	etcd) build etcd kubernetes go.etcd.io/etcd/server/v3 & ;;
@@ -226,11 +322,24 @@ for name in "${chosen[@]}"; do
 	kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy | kubelet | kubectl)
 		build "$name" kubernetes "k8s.io/kubernetes/cmd/$name" &
 		;;
+	e2e.test) build e2e.test conformance/suite k8s.io/kubernetes/test/e2e go test -c & ;;
+	agnhost) build agnhost conformance/suite k8s.io/kubernetes/test/images/agnhost & ;;
+	dig-image) archive dig-image bind9-dnsutils dash coreutils libc-bin hostname curl & ;;
 	kubelet-dns) build kubelet-dns kubernetes ./kubelet-dns & ;;
 	coredns) build coredns coredns github.com/coredns/coredns & ;;
 	promql-names) build promql-names monitoring/promql ./ & ;;
 	prometheus) server prometheus prometheus & ;; # and promtool
 	helm) build helm helm helm.sh/helm/v4/cmd/helm & ;;
+	actionlint) build actionlint actionlint github.com/rhysd/actionlint/cmd/actionlint & ;;
+	busybox) package busybox busybox-static & ;;
+	kdig) package kdig knot-dnsutils & ;;
+	drill) package ldns-test-edns ldnsutils & ;;
+	delv) package delv bind9-dnsutils & ;;
+	libcares) file /usr/include/ares.h libc-ares-dev & ;;
+	node) package node nodejs & ;;
+	javac) package javac default-jdk-headless & ;;
+	dnspython) file /usr/lib/python3/dist-packages/dns/message.py python3-dnspython & ;;
+	systemd-resolved) unpack systemd-resolved /lib/systemd/systemd-resolved systemd-resolved libsystemd-shared & ;;
 	kernel) "$here/kernel/install.sh" & ;;
 	esac
 	wait $! || failed+=("$name")

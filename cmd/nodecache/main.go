@@ -10,6 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/cleanup"
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor"
+	"github.com/nearside-dns/nearside/cmd/internal/explain"
 	"github.com/nearside-dns/nearside/cmd/internal/nodelocaldns"
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
 	"github.com/nearside-dns/nearside/cmd/internal/startuptaint"
@@ -65,7 +66,7 @@ func main() {
 	d := daemon.Daemon{
 		Name:       "nodecache",
 		Directives: directives,
-		Commands:   map[string]func([]string) int{"doctor": doctor.Command, "cleanup": cleanup.Command, "probe": probe.Command("nodecache")},
+		Commands:   map[string]func([]string) int{"doctor": doctor.Command, "cleanup": cleanup.Command, "explain": explain.Command("nodecache"), "probe": probe.Command("nodecache")},
 		Flags:      func(f *flag.FlagSet) { node.Flags(f); taint.Flags(f) },
 		Source:     node.Source,
 		Started:    func(refresh func()) { node.Started(refresh); taint.Started() },

@@ -25,7 +25,8 @@ type release struct {
 	revision   string    // the commit, or ""
 	created    time.Time // the creation time in the images
 
-	certificates bool // print the certificates of the images, and build none
+	certificates bool   // print the certificates of the images, and build none
+	push         string // path of an archive to push; no image is built
 }
 
 func main() {
@@ -42,9 +43,12 @@ func run(args []string) int {
 		fmt.Fprintf(os.Stderr, "image: %v; see -help\n", err)
 		return 2
 	}
-	if r.certificates {
+	switch {
+	case r.certificates:
 		_, err = os.Stdout.Write(certificates())
-	} else {
+	case r.push != "":
+		err = r.pushArchive(r.push)
+	default:
 		err = r.make()
 	}
 	if err != nil {
@@ -60,11 +64,12 @@ func parse(args []string) (release, error) {
 	f := flag.NewFlagSet("image", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&r.folder, "folder", "", "`folder` that has linux-amd64 and linux-arm64, and gets the archives")
-	f.StringVar(&r.repository, "repository", "nearside", "`name` of the images before that of the program; may begin with a registry")
+	f.StringVar(&r.repository, "repository", "nearside.invalid/nearside", "`name` of the images before that of the program; may begin with a registry")
 	f.StringVar(&r.version, "version", "", "`version` of the programs, which becomes the tag")
 	f.StringVar(&r.revision, "revision", "", "`commit` that the programs were built from")
 	f.Int64Var(&seconds, "created", 0, "time of the images, in `seconds` since 1970")
 	f.BoolVar(&r.certificates, "certificates", false, "print the certificates that images have, and make none")
+	f.StringVar(&r.push, "push", "", "push an `archive` that was made before, with -repository and -version, and make none")
 	err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		f.SetOutput(os.Stderr)
@@ -79,7 +84,7 @@ func parse(args []string) (release, error) {
 		return r, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	case r.certificates:
 		return r, nil
-	case r.folder == "":
+	case r.folder == "" && r.push == "":
 		return r, errors.New("flag -folder is missing")
 	case r.version == "":
 		return r, errors.New("flag -version is missing")

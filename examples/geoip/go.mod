@@ -2,6 +2,8 @@ module github.com/nearside-dns/nearside/examples/geoip
 
 go 1.26.0
 
+toolchain go1.26.11
+
 require (
 	github.com/coredns/coredns v1.15.0
 	github.com/nearside-dns/nearside v0.0.0

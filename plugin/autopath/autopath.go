@@ -8,6 +8,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metrics"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
@@ -41,6 +43,10 @@ func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 		return code, err
 	}
 	list, reason := a.lists.Find(addressOf(w))
+	if trace := explain.From(ctx); trace != nil {
+		suffixes, origin := a.SearchListOf(addressOf(w))
+		trace.Add(pluginName, "search list of %s: %s (%s)", addressOf(w), strings.Join(suffixes, " "), origin)
+	}
 	if block.WireResult(ctx, r) == nil { // otherwise ServeWire has counted the query
 		countClient(metrics.WithServer(ctx), list, reason)
 	}
@@ -52,6 +58,18 @@ func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 		return a.pass(ctx, w, r)
 	}
 	return a.Expander.ServeDNS(ctx, w, r, &expand.Question{Base: base, Suffixes: list.Suffixes, ListID: list.ID})
+}
+
+// SearchListOf implements explain.Lister.
+func (a *Autopath) SearchListOf(client netip.Addr) (suffixes []string, origin string) {
+	list, reason := a.lists.Find(client)
+	switch {
+	case list == nil:
+		return nil, "unknown: " + reason.String()
+	case list.Namespace == nil:
+		return list.Suffixes, "resolv.conf"
+	}
+	return list.Suffixes, "pods of namespace " + list.Namespace.Name
 }
 
 // covers reports whether queries for a name may be expanded.

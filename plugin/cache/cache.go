@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
@@ -72,7 +73,9 @@ func (c *Cache) covers(r *dns.Msg) bool {
 
 // ServeDNS implements plugin.Handler.
 func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	trace := explain.From(ctx)
 	if !c.covers(r) {
+		trace.Add(pluginName, "does not cover the name")
 		return plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	}
 	var packedBuf [answers.MaxQuery]byte
@@ -88,11 +91,15 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	// A query that is not ok may have a client subnet, on which the reply depends; a transfer has many messages.
 	if !ok || parsed.Type == dns.TypeAXFR || parsed.Type == dns.TypeIXFR {
 		n.misses.Inc()
+		trace.Add(pluginName, "miss: no reply to such a query is cached")
 		c.logUnkeyedOption(r)
 		return plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	}
 	key, now := c.space.Key(keyBuf[:0], packed, &parsed), c.now()
 	e, state := c.lookup(key, packed, &parsed, now)
+	if trace != nil {
+		c.explain(trace, e, state, now)
+	}
 	if state == fresh {
 		n.hit(e, now)
 		if prefetchDue(e, now) {
@@ -110,6 +117,30 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		return c.fetchAlone(ctx, w, q)
 	}
 	return c.fetch(ctx, w, q)
+}
+
+// explain adds the state of the entry for a query, nil without one.
+func (c *Cache) explain(t *explain.Trace, e *answers.Entry, state freshness, now time.Duration) {
+	switch {
+	case e == nil:
+		t.Add(pluginName, "miss: no answer is cached")
+	case e.Views != nil:
+		t.Add(pluginName, "miss: the answer depends on the caller, and is not cached here")
+	case !e.Current():
+		t.Add(pluginName, "miss: a session has reported the end of the cached answer, or its data have changed")
+	case state == fresh && e.Vouched(now):
+		t.Add(pluginName, "hit: cached %s ago, valid while the session with cluster DNS is heard", age(e, now))
+	case state == fresh:
+		t.Add(pluginName, "hit: cached %s ago, its TTL ends in %s", age(e, now), (e.Expires - now).Round(time.Second))
+	case state == stale:
+		t.Add(pluginName, "stale: the TTL of the cached answer ended %s ago; it is served if the upstream fails (serve_stale)", (now - e.Expires).Round(time.Second))
+	default:
+		t.Add(pluginName, "miss: the TTL of the cached answer ended %s ago", (now - e.Expires).Round(time.Second))
+	}
+}
+
+func age(e *answers.Entry, now time.Duration) time.Duration {
+	return (now - e.Stored).Round(time.Second)
 }
 
 // logUnkeyedOption logs once that queries with an EDNS option are not cached: a plugin or a forwarder in front of the cache

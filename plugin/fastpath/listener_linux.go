@@ -2,6 +2,7 @@ package fastpath
 
 import (
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"runtime"
@@ -80,10 +81,11 @@ func (l *listener) acquire() *server {
 type registry struct {
 	mu      sync.Mutex
 	all     map[string]*listener // by address
+	serving map[string]*server   // by address, also those without a listener; for explanations
 	dropped map[string]uint64    // datagrams that the kernel dropped on closed sockets, by address
 }
 
-var listeners = &registry{all: map[string]*listener{}, dropped: map[string]uint64{}}
+var listeners = &registry{all: map[string]*listener{}, serving: map[string]*server{}, dropped: map[string]uint64{}}
 
 // Serve implements block.FastPath.
 func (fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {
@@ -134,6 +136,7 @@ func (s *server) storeByGeneration() (undo func()) {
 func (r *registry) serve(address string, s *server, own *net.UDPConn, tcp syscall.Conn, wanted bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.serving[address] = s
 	undo := s.storeByGeneration()
 	if l := r.all[address]; l != nil {
 		l.replaced = append(l.replaced, l.server.Swap(s))
@@ -252,6 +255,7 @@ func (r *registry) stop(next *block.Configuration) {
 	var closing []*listener
 	var servers []*server
 	r.mu.Lock()
+	maps.DeleteFunc(r.serving, func(_ string, s *server) bool { return s.conf != next })
 	for address, l := range r.all {
 		servers = append(servers, l.replaced...)
 		l.replaced = nil

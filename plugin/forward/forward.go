@@ -19,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
+	"github.com/nearside-dns/nearside/plugin/internal/explain"
 )
 
 const pluginName = "forward"
@@ -104,17 +105,23 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	if !f.matches(state.Name()) {
 		return plugin.NextOrFailure(f.Name(), f.Next, ctx, w, r)
 	}
+	trace := explain.From(ctx)
 	if z := f.localZoneOf(r); z != nil {
+		trace.Add(pluginName, "answers the name itself, and forwards no such names (private_names)")
 		write(w, z.reply(r, f.private))
 		return dns.RcodeSuccess, nil
 	}
 	if err := f.admit(); err != nil {
+		trace.Add(pluginName, "refuses the query: %v", err)
 		return dns.RcodeRefused, err
 	}
 	defer f.dismiss()
 	reply, err := f.forwardMessage(ctx, &state)
 	if reply.from != nil {
 		metadata.SetValueFunc(ctx, "forward/upstream", func() string { return reply.from.address })
+	}
+	if trace != nil {
+		explainReply(trace, reply, err)
 	}
 	if err != nil {
 		return failureCode(err), err
@@ -125,6 +132,22 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	setVoucher(ctx, r, reply.voucher)
 	write(w, reply.Msg)
 	return dns.RcodeSuccess, nil
+}
+
+// explainReply adds the upstream and its reply.
+func explainReply(t *explain.Trace, reply forwarded, err error) {
+	upstream := "no upstream"
+	if reply.from != nil {
+		upstream = "upstream " + reply.from.address
+	}
+	if err != nil {
+		t.Add(pluginName, "%v", err)
+		return
+	}
+	t.Add(pluginName, "%s: %s, %d records", upstream, dns.RcodeToString[reply.Rcode], len(reply.Answer))
+	if reply.voucher != nil {
+		t.Add(pluginName, "the session with %s vouches for the answer: it is valid until the session reports its end", upstream)
+	}
 }
 
 // write writes a reply, which it does not use again.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -57,6 +58,7 @@ type Kubernetes struct {
 	// index and status are those of the source; attach sets them before the server answers.
 	index       records
 	status      func() []source.Status
+	notReady    func(ctx context.Context, namespace, service string) ([]string, error) // of the source; nil in tests
 	attached    atomic.Bool
 	callers     *callers    // nil without topology
 	synced      atomic.Bool // all resources needed by every answer have been synced, not restored
@@ -268,6 +270,9 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		q.dependencies = newDependencies(k.index)
 	}
 	f := k.find(name, zone, q.dependencies)
+	if t := explain.From(ctx); t != nil {
+		k.explain(t, &q, &f, name, zone)
+	}
 	if f.kind == notFound && k.Fall.Through(name) {
 		return plugin.NextOrFailure(k.Name(), k.Next, withFallthrough(ctx), w, r)
 	}

@@ -52,6 +52,7 @@ func (d directive) setup(c *caddy.Controller) error {
 		k.localIPs = boundIPs(c)
 		k.warnShadowed(dnsserver.GetConfig(c).Handler(pluginName))
 		k.shared = block.IsShared(dnsserver.GetConfig(c), k.neutral(d, dnsserver.GetConfig(c).Handler(externalPlugin))...)
+		k.notReady = handle.NotReady
 		k.attach(handle.Index(), handle.Status)
 		k.awaitSync(k.startupTimeout, handle.Restore)
 		eligibility := b.Eligibility()

@@ -10,5 +10,8 @@
 // When its process 1 ends, all others end as well, so nothing is left on the machine, which the tests check. Pods run
 // the program in client/. It imports nothing from plugin/ or cmd/: only the behaviour of a deployed nearside counts.
 //
-// The tests take minutes and need root, so they run only when NEARSIDE_E2E is 1, as in "make e2e".
+// TestConformance runs the cases for DNS of Kubernetes' own e2e suite on such clusters, some with more nodes.
+//
+// The tests take minutes and need root, so they run only when NEARSIDE_E2E is 1, as in "make e2e", and TestConformance only
+// when NEARSIDE_CONFORMANCE is a folder for its reports, as in "make conformance".
 package cluster

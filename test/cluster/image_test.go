@@ -46,22 +46,37 @@ func build(t *testing.T, path, pkg string) {
 	}
 }
 
-// imageArchive returns an image with one program in the form of "docker save", which containerd imports.
+// imageArchive returns an image with one program.
 func imageArchive(t *testing.T, name, program string) []byte {
 	t.Helper()
 	binary, err := os.ReadFile(program)
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry := "/" + filepath.Base(program)
-	layer := archiveOf(t, 0o755, entry[1:], binary)
+	entry := filepath.Base(program)
+	return archiveOfImage(t, []string{name}, "/"+entry, archiveOf(t, 0o755, entry, binary))
+}
+
+// archiveOfImage returns an image with these names and layers in the form of "docker save", which containerd imports.
+func archiveOfImage(t *testing.T, names []string, entry string, layers ...[]byte) []byte {
+	t.Helper()
+	var paths, sums []string
+	var files []any
+	for i, layer := range layers {
+		path := fmt.Sprintf("layer-%d.tar", i)
+		paths, sums = append(paths, path), append(sums, fmt.Sprintf("sha256:%x", sha256.Sum256(layer)))
+		files = append(files, path, layer)
+	}
 	config := asJSON(t, map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Entrypoint": []string{entry}, "Cmd": []string{"pause"}},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
+		"config": map[string]any{
+			"Entrypoint": []string{entry}, "Cmd": []string{"pause"},
+			"Env": []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": sums},
 	})
-	manifest := asJSON(t, []map[string]any{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
-	return archiveOf(t, 0o644, "config.json", config, "layer.tar", layer, "manifest.json", manifest)
+	manifest := asJSON(t, []map[string]any{{"Config": "config.json", "RepoTags": names, "Layers": paths}})
+	return archiveOf(t, 0o644, append([]any{"config.json", config, "manifest.json", manifest}, files...)...)
 }
 
 // archiveOf returns a tar of files: a name as a string, then its content, and so on.

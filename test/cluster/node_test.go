@@ -38,32 +38,49 @@ type cluster struct {
 	// Client has all permissions.
 	Client kubernetes.Interface
 
+	name     string   // of the node
+	ranges   []string // of the addresses of its pods, by family
 	binaries binaries
-	folder   string // of this test, the same on the node
-	inside   string // binary, by its name
-	init     int    // number of process 1 of the node in the machine's namespace
+	folder   string   // of this test, the same on the node
+	inside   string   // binary, by its name
+	init     int      // number of process 1 of the node in the machine's namespace
+	groups   []string // cgroups of all nodes
+	url      string   // of the API server
 	keys     *authority
 	programs []*program
+	archives []string   // of images that all nodes have
+	workers  []*cluster // other nodes, with the same API server
 }
 
 // newCluster starts a cluster, and waits until its node is ready. It ends with the test.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{binaries: require(t), folder: newFolder(t)}
-	groups := makeCgroups(t)
+	c := &cluster{name: nodeName, ranges: podRanges(0), binaries: require(t), folder: newFolder(t)}
+	// Cleanups run in reverse order: the programs have ended before their cgroups are removed.
+	c.groups = makeCgroups(t)
 	c.makeNetwork(t)
 	c.inside = filepath.Join(c.folder, "inside")
 	build(t, c.inside, "github.com/nearside-dns/nearside/test/cluster/inside")
-	c.enter(t, groups)
-	// Cleanups run in reverse order: the programs have ended before their cgroups are removed.
-	t.Cleanup(func() {
-		if t.Failed() {
-			c.showLogs(t)
-		}
-	})
+	c.enter(t)
 	c.startControlPlane(t)
+	c.archives = []string{buildClientImage(t, c.folder)}
 	c.startNode(t)
 	return c
+}
+
+// addWorker adds a node, with the number of nodes before it in its name and its addresses.
+func (c *cluster) addWorker(t *testing.T) {
+	t.Helper()
+	number := len(c.workers) + 1
+	w := &cluster{
+		Outside: c.Outside, Client: c.Client,
+		name: fmt.Sprintf("%s-%d", nodeName, number), ranges: podRanges(number), binaries: c.binaries, folder: newFolder(t),
+		inside: c.inside, groups: c.groups, url: c.url, keys: c.keys, archives: c.archives,
+	}
+	w.joinNetwork(t, number)
+	w.enter(t)
+	w.startNode(t)
+	c.workers = append(c.workers, w)
 }
 
 // newFolder makes the folder of a test. Its path is short, as sockets need it, and has the process id.
@@ -150,12 +167,18 @@ func TestProcessesUsingFolder(t *testing.T) {
 func (c *cluster) makeNetwork(t *testing.T) {
 	t.Helper()
 	c.Outside = netns.Add(t, "outside")
-	c.Node = netns.Add(t, "node")
-	c.Node.Sysctl(t, "net/ipv4/tcp_migrate_req", "1") // as docs/migration.md recommends: an update resets no connection that waits
 	c.Outside.Forwards(t)
+	c.joinNetwork(t, 0)
+}
+
+// joinNetwork makes the network of the node with this number, next to the host that routes between nodes.
+func (c *cluster) joinNetwork(t *testing.T, number int) {
+	t.Helper()
+	c.Node = netns.Add(t, c.name)
+	c.Node.Sysctl(t, "net/ipv4/tcp_migrate_req", "1") // as docs/migration.md recommends: an update resets no connection that waits
 	c.Node.Forwards(t)
-	c.Node.Join(t, c.Outside, "node", "10.2.0.%d/24", "fd02::%d/64")
-	for _, r := range podRanges {
+	c.Node.Join(t, c.Outside, c.name, fmt.Sprintf("10.2.%d.", number)+"%d/24", fmt.Sprintf("fd02:0:0:%x::", number)+"%d/64")
+	for _, r := range c.ranges {
 		c.Outside.Run(t, "ip", "route", "add", r, "via", c.nodeAddress(strings.Contains(r, ":")))
 	}
 	c.Node.Etc(t, "resolv.conf", "nameserver "+outsideIPv4+"\nsearch "+nodeSearch+"\n")
@@ -170,9 +193,9 @@ func (c *cluster) nodeAddress(six bool) string {
 }
 
 // enter starts process 1 of the node. At the end of the test it is killed, and with it all processes of the node.
-func (c *cluster) enter(t *testing.T, groups []string) {
+func (c *cluster) enter(t *testing.T) {
 	t.Helper()
-	entered := c.Node.Start(t, c.inside, "enter", c.folder, filepath.Base(groups[0]))
+	entered := c.Node.Start(t, c.inside, "enter", c.folder, filepath.Base(c.groups[0]))
 	t.Cleanup(func() {
 		entered.Kill(t)
 		for end := time.Now().Add(cleanupTimeout); c.init != 0 && !gone(strconv.Itoa(c.init)); time.Sleep(interval) {
@@ -181,7 +204,12 @@ func (c *cluster) enter(t *testing.T, groups []string) {
 			}
 		}
 	})
-	for _, g := range groups {
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.showLogs(t)
+		}
+	})
+	for _, g := range c.groups {
 		if err := os.WriteFile(filepath.Join(g, "cgroup.procs"), []byte(strconv.Itoa(entered.Pid())), 0); err != nil {
 			t.Fatal(err)
 		}

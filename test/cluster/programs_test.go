@@ -35,10 +35,12 @@ const (
 	cniFolder = "/usr/lib/cni"
 )
 
-// podRanges are the ranges of addresses of pods.
-var podRanges = []string{"10.244.0.0/24", "fd00:244::/64"}
+// podRanges are the ranges of addresses of the pods of a node.
+func podRanges(number int) []string {
+	return []string{fmt.Sprintf("10.244.%d.0/24", number), fmt.Sprintf("fd00:244:0:%x::/64", number)}
+}
 
-// The configuration of the node's programs. FOLDER stands for the folder of the test.
+// The configuration of the node's programs. startNode replaces FOLDER, CA_FILE, RANGE_IPV4 and RANGE_IPV6.
 var (
 	//go:embed testdata/containerd.toml
 	containerdConfig string
@@ -127,13 +129,12 @@ func (c *cluster) startControlPlane(t *testing.T) {
 	}
 	c.keys = newAuthority(t, keys)
 	address := c.Node.IPv4.String()
-	url := "https://" + net.JoinHostPort(address, "6443")
+	c.url = "https://" + net.JoinHostPort(address, "6443")
 	c.keys.server(t, "apiserver", []string{"kubernetes.default.svc", "localhost"}, net.ParseIP(address), net.ParseIP(apiService))
 	c.keys.server(t, "accounts", nil) // whose key signs the tokens of service accounts
-	c.keys.client(t, "admin", url, "admin", "system:masters")
-	c.keys.client(t, "kubelet", url, "system:node:"+nodeName, "system:nodes")
+	c.keys.client(t, "admin", c.url, "admin", "system:masters")
 	for _, part := range []string{"kube-controller-manager", "kube-scheduler", "kube-proxy"} {
-		c.keys.client(t, part, url, "system:"+part)
+		c.keys.client(t, part, c.url, "system:"+part)
 	}
 	c.connect(t)
 	c.start(t, "etcd", "--data-dir="+filepath.Join(c.folder, "etcd"), "--unsafe-no-fsync", "--log-level=warn")
@@ -172,6 +173,7 @@ func (c *cluster) startControlPlane(t *testing.T) {
 // startNode starts containerd, the kubelet and kube-proxy, and waits until the node is ready.
 func (c *cluster) startNode(t *testing.T) {
 	t.Helper()
+	settings := strings.NewReplacer("FOLDER", c.folder, "CA_FILE", c.keys.path("ca.crt"), "RANGE_IPV4", c.ranges[0], "RANGE_IPV6", c.ranges[1])
 	for path, text := range map[string]string{
 		"containerd.toml":         containerdConfig,
 		"network/10-ptp.conflist": networkConfig,
@@ -181,7 +183,7 @@ func (c *cluster) startNode(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(strings.ReplaceAll(text, "FOLDER", c.folder)), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(settings.Replace(text)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -190,14 +192,17 @@ func (c *cluster) startNode(t *testing.T) {
 		_, err := c.try(t.Context(), "ctr", "version")
 		return err
 	})
-	c.importImage(t, buildClientImage(t, c.folder))
+	for _, archive := range c.archives {
+		c.load(t, archive)
+	}
+	c.keys.client(t, "kubelet-"+c.name, c.url, "system:node:"+c.name, "system:nodes")
 	c.start(t, "kubelet",
-		"--config="+filepath.Join(c.folder, "kubelet.yaml"), "--kubeconfig="+c.keys.path("kubelet.kubeconfig"),
-		"--hostname-override="+nodeName, "--node-ip="+c.nodeAddress(false)+","+c.nodeAddress(true),
+		"--config="+filepath.Join(c.folder, "kubelet.yaml"), "--kubeconfig="+c.keys.path("kubelet-"+c.name+".kubeconfig"),
+		"--hostname-override="+c.name, "--node-ip="+c.nodeAddress(false)+","+c.nodeAddress(true),
 	)
 	c.start(t, "kube-proxy",
-		"--kubeconfig="+c.keys.path("kube-proxy.kubeconfig"), "--hostname-override="+nodeName,
-		"--proxy-mode=nftables", "--cluster-cidr="+strings.Join(podRanges, ","),
+		"--kubeconfig="+c.keys.path("kube-proxy.kubeconfig"), "--hostname-override="+c.name,
+		"--proxy-mode=nftables", "--cluster-cidr="+strings.Join(c.ranges, ","),
 		// These parameters of the kernel cannot be set in a network namespace.
 		"--conntrack-max-per-core=0", "--conntrack-min=0",
 		"--healthz-bind-address=127.0.0.1:10256", "--metrics-bind-address=127.0.0.1:10249",
@@ -205,15 +210,24 @@ func (c *cluster) startNode(t *testing.T) {
 	c.wait(t, "the node", startTimeout, func() error { return c.nodeReady(t) })
 }
 
-// importImage imports an image into containerd.
+// importImage imports an image into containerd of each node.
 func (c *cluster) importImage(t *testing.T, archive string) {
+	t.Helper()
+	c.archives = append(c.archives, archive)
+	for _, node := range append([]*cluster{c}, c.workers...) {
+		node.load(t, archive)
+	}
+}
+
+// load imports an image into containerd of this node.
+func (c *cluster) load(t *testing.T, archive string) {
 	t.Helper()
 	t.Logf("images: %s", c.run(t, "ctr", "--namespace=k8s.io", "images", "import", archive))
 }
 
 // nodeReady returns nil when the node is ready.
 func (c *cluster) nodeReady(t *testing.T) error {
-	node, err := c.Client.CoreV1().Nodes().Get(t.Context(), nodeName, metav1.GetOptions{})
+	node, err := c.Client.CoreV1().Nodes().Get(t.Context(), c.name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,9 @@ var zone = []string{
 	"7.100.51.198.in-addr.arpa. 60 IN PTR www.example.test.",
 	"printer." + nodeSearch + ". 60 IN A 198.51.100.9",
 	"large.example.test. 60 IN TXT " + strings.Repeat(`"`+strings.Repeat("x", 200)+`" `, 10),
+	// Kubernetes' e2e suite queries these names of the Internet.
+	"dns.google. 60 IN A 8.8.8.8",
+	"8.8.8.8.in-addr.arpa. 60 IN PTR dns.google.",
 }
 
 // anyName is the zone in which every name has the address 198.51.100.8.

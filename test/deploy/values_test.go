@@ -97,14 +97,14 @@ func TestImages(t *testing.T) {
 	}
 	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	for _, tc := range []struct{ name, values, clusterdns, nodecache string }{
-		{"neither", "", "nearside/clusterdns:" + metadata.AppVersion, "nearside/nodecache:" + metadata.AppVersion},
+		{"neither", "", "nearside.invalid/nearside/clusterdns:" + metadata.AppVersion, "nearside.invalid/nearside/nodecache:" + metadata.AppVersion},
 		{"both", "image: {registry: example.com, tag: v1}", "example.com/nearside/clusterdns:v1", "example.com/nearside/nodecache:v1"},
-		{"one", "clusterdns: {image: {registry: example.com, tag: v1}}", "example.com/nearside/clusterdns:v1", "nearside/nodecache:" + metadata.AppVersion},
+		{"one", "clusterdns: {image: {registry: example.com, tag: v1}}", "example.com/nearside/clusterdns:v1", "nearside.invalid/nearside/nodecache:" + metadata.AppVersion},
 		{
 			"one beside both", "image: {registry: example.com, tag: v1}\nnodecache: {image: {registry: \"example.org:5000/dns\", repository: cache, tag: v2}}",
 			"example.com/nearside/clusterdns:v1", "example.org:5000/dns/cache:v2",
 		},
-		{"a digest beside a tag of both", "image: {tag: v1}\nclusterdns: {image: {digest: " + digest + "}}", "nearside/clusterdns@" + digest, "nearside/nodecache:v1"},
+		{"a digest beside a tag of both", "image: {tag: v1}\nclusterdns: {image: {digest: " + digest + "}}", "nearside.invalid/nearside/clusterdns@" + digest, "nearside.invalid/nearside/nodecache:v1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			all := decoded(t, templated(t, tc.values))

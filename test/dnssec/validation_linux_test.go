@@ -18,8 +18,9 @@ import (
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-// startUnbound starts a validating resolver that trusts keys, and sends queries for zones to a server. It returns its address.
-func startUnbound(t *testing.T, p *daemon.Process, anchors []string, zones ...string) (address string) {
+// startUnbound starts a validating resolver that trusts keys, and sends queries for zones to a server: kind is "stub" for the
+// server of the zones, and "forward" for a cache. It returns its address.
+func startUnbound(t *testing.T, p *daemon.Process, kind string, anchors []string, zones ...string) (address string) {
 	t.Helper()
 	path, err := exec.LookPath("unbound")
 	if err != nil {
@@ -64,7 +65,7 @@ remote-control:
 		config = strings.Replace(config, "remote-control", fmt.Sprintf("    trust-anchor: %q\nremote-control", strings.Join(strings.Fields(a), " ")), 1)
 	}
 	for _, z := range zones {
-		config += fmt.Sprintf("stub-zone:\n    name: %q\n    stub-addr: 127.0.0.1@%d\n", z, p.Port)
+		config += fmt.Sprintf("%s-zone:\n    name: %q\n    %s-addr: 127.0.0.1@%d\n", kind, z, kind, p.Port)
 	}
 	file := filepath.Join(folder, "unbound.conf")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
@@ -105,8 +106,19 @@ func resolve(address, name string, qtype uint16) (*dns.Msg, error) {
 	return reply, err
 }
 
-// TestValidation has Unbound query the server: it accepts all replies if it trusts the keys of the zones, and none if it trusts
-// others.
+// nodeCorefile is the Corefile of a nodecache in front of the server.
+const nodeCorefile = `.:PORT {
+    bind 127.0.0.1
+    errors
+    cache 30
+    forward . UPSTREAM {
+        force_tcp
+    }
+}
+`
+
+// TestValidation has Unbound and delv query the server, and a nodecache in front of it: they accept all replies if they trust the
+// keys of the zones, and none if they trust others.
 func TestValidation(t *testing.T) {
 	api := kubeapi.New(t)
 	if err := api.Replace(objects()...); err != nil {
@@ -127,7 +139,9 @@ func TestValidation(t *testing.T) {
 		others = append(others, []*signer{foreign.split, foreign.common, foreign.two, foreign.cluster}[i].ds.String())
 	}
 	zones = append(zones, "insecure.example.org.", "secure.example.org.")
-	trusted, untrusted := startUnbound(t, ours, anchors, zones...), startUnbound(t, ours, others, zones...)
+	trusted, untrusted := startUnbound(t, ours, "stub", anchors, zones...), startUnbound(t, ours, "stub", others, zones...)
+	node := daemon.Start(t, daemon.Program(t, "nodecache"), strings.ReplaceAll(nodeCorefile, "UPSTREAM", ours.Addr))
+	behind := startUnbound(t, node, "forward", anchors, zones...)
 	type expectation struct {
 		name     string
 		qtype    uint16
@@ -183,22 +197,27 @@ func TestValidation(t *testing.T) {
 		expectation{"none.shop.svc.cluster.local.", dns.TypeA, 0, false},
 		expectation{"none.shop.svc.cluster.local.", dns.TypeSRV, 0, false},
 	)
+	for source, address := range map[string]string{"clusterdns": ours.Addr, "nodecache": node.Addr} {
+		t.Run("delv queries "+source, func(t *testing.T) { testDelv(t, address, z.cluster, foreign.cluster) })
+	}
 	for _, e := range all {
 		t.Run(e.name+" "+dns.TypeToString[e.qtype], func(t *testing.T) {
-			reply, err := resolve(trusted, e.name, e.qtype)
-			if err != nil {
-				t.Fatal(err)
-			}
-			answers := 0
-			for _, rr := range reply.Answer {
-				if rr.Header().Rrtype != dns.TypeRRSIG {
-					answers++
+			for source, address := range map[string]string{"clusterdns": trusted, "nodecache": behind} {
+				reply, err := resolve(address, e.name, e.qtype)
+				if err != nil {
+					t.Fatal(err)
+				}
+				answers := 0
+				for _, rr := range reply.Answer {
+					if rr.Header().Rrtype != dns.TypeRRSIG {
+						answers++
+					}
+				}
+				if reply.Rcode == dns.RcodeServerFailure || reply.AuthenticatedData == e.insecure || answers != e.answers {
+					t.Errorf("by %s: %s, authenticated %t, %d records, want %d:\n%s", source, dns.RcodeToString[reply.Rcode], reply.AuthenticatedData, answers, e.answers, reply)
 				}
 			}
-			if reply.Rcode == dns.RcodeServerFailure || reply.AuthenticatedData == e.insecure || answers != e.answers {
-				t.Errorf("%s, authenticated %t, %d records, want %d:\n%s", dns.RcodeToString[reply.Rcode], reply.AuthenticatedData, answers, e.answers, reply)
-			}
-			if reply, err = resolve(untrusted, e.name, e.qtype); err != nil || reply.Rcode != dns.RcodeServerFailure {
+			if reply, err := resolve(untrusted, e.name, e.qtype); err != nil || reply.Rcode != dns.RcodeServerFailure {
 				t.Errorf("accepted with other keys: %v, %v", reply, err)
 			}
 		})

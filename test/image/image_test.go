@@ -34,7 +34,7 @@ func TestImages(t *testing.T) {
 	made := makeImage(t, first, "022", "TZ=UTC")
 	again := makeImage(t, second, "077", "TZ=Asia/Tokyo", "GOFLAGS=-buildvcs=auto", "GOAMD64=v3", "GOARM64=v8.2")
 	for _, want := range expectations {
-		want.version, want.revision, want.created = version, revision, created
+		want.repository, want.version, want.revision, want.created = "nearside.invalid/nearside", version, revision, created
 		t.Run(want.program, func(t *testing.T) {
 			a, entries := openFile(t, filepath.Join(made, want.program+".tar"))
 			t.Run("archive", func(t *testing.T) {
@@ -60,7 +60,28 @@ func TestImages(t *testing.T) {
 			t.Run("can fail", func(t *testing.T) { canFail(t, made, entries, want) })
 		})
 	}
-	t.Run("program", func(t *testing.T) { wrongFlags(t, first, made) })
+	program := filepath.Join(t.TempDir(), "image")
+	if out, err := inModule(filepath.Join(first, "deploy", "image"), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Run("wrong flags", func(t *testing.T) { wrongFlags(t, program, made) })
+	for _, want := range expectations {
+		want.repository, want.version, want.revision, want.created = dockerHub+"example", version, revision, "1970-01-01T00:00:00Z"
+		t.Run(want.program+" for Docker Hub", func(t *testing.T) {
+			folder := t.TempDir()
+			for _, architecture := range []string{"linux-amd64", "linux-arm64"} {
+				plant(t, filepath.Join(made, architecture), filepath.Join(folder, architecture), []string{"clusterdns", "nodecache"}, time.Unix(0, 0))
+			}
+			out, err := exec.Command(program, "-folder", folder, "-version", version, "-revision", revision, "-repository", want.repository).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			a, _ := openFile(t, filepath.Join(folder, want.program+".tar"))
+			for _, p := range problems(a, want) {
+				t.Error(p)
+			}
+		})
+	}
 }
 
 // runs starts the program of this machine's image.
@@ -97,11 +118,7 @@ func certificatesModule(t *testing.T) string {
 }
 
 // wrongFlags runs the program of `make image` with flags from which no image can be made.
-func wrongFlags(t *testing.T, tree, made string) {
-	program := filepath.Join(t.TempDir(), "image")
-	if out, err := inModule(filepath.Join(tree, "deploy", "image"), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+func wrongFlags(t *testing.T, program, made string) {
 	empty, mixed := t.TempDir(), t.TempDir()
 	for from, to := range map[string]string{"linux-amd64": "linux-arm64", "linux-arm64": "linux-amd64"} {
 		plant(t, filepath.Join(made, from), filepath.Join(mixed, to), []string{"clusterdns", "nodecache"}, time.Unix(0, 0))

@@ -16,6 +16,7 @@ import (
 
 // expectation is the expected content of an image.
 type expectation struct {
+	repository string
 	program    string
 	user       string
 	capability string // the attribute of the program's file
@@ -24,6 +25,9 @@ type expectation struct {
 	revision   string
 	created    string // of the images
 }
+
+// dockerHub is the registry that Docker leaves out of names.
+const dockerHub = "docker.io/"
 
 // machines are the architectures of the images.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
@@ -37,8 +41,8 @@ const certificatesPath = "etc/ssl/certs/ca-certificates.crt"
 // problems returns the errors of an archive.
 func problems(a archive, want expectation) (found []string) {
 	add := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
-	name := "nearside/" + want.program + ":" + want.version
-	if got := a.index.Annotations; got["io.containerd.image.name"] != "docker.io/"+name || got["org.opencontainers.image.ref.name"] != want.version {
+	name := want.repository + "/" + want.program + ":" + want.version
+	if got := a.index.Annotations; got["io.containerd.image.name"] != name || got["org.opencontainers.image.ref.name"] != want.version {
 		add("the index has the names %q", got)
 	}
 	var platforms, tags []string
@@ -52,6 +56,7 @@ func problems(a archive, want expectation) (found []string) {
 	if !slices.Equal(platforms, []string{"linux/amd64", "linux/arm64"}) {
 		add("platforms %q", platforms)
 	}
+	name = strings.TrimPrefix(name, dockerHub) // as Docker writes it
 	if !slices.Equal(tags, []string{name + "-amd64", name, name + "-arm64"}) {
 		add("Docker's tags are %q", tags)
 	}

@@ -5,6 +5,7 @@ import (
 	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -74,10 +75,11 @@ func billProblems(text []byte, a archive, want expectation, certificatesModule s
 		add("time %s, want %s", b.Metadata.Timestamp, want.created)
 	}
 	whole := b.Metadata.Component
-	if whole.sha256() != a.index.Digest || whole.Type != "container" || whole.Name != "nearside/"+want.program || whole.Version != want.version {
+	if whole.sha256() != a.index.Digest || whole.Type != "container" || whole.Name != strings.TrimPrefix(want.repository, dockerHub)+"/"+want.program || whole.Version != want.version {
 		add("it is for %+v, the archive has %s", whole, a.index.Digest)
 	}
-	if purl := "pkg:oci/" + want.program + "@" + a.index.Digest + "?repository_url=docker.io%2Fnearside%2F" + want.program + "&tag=" + want.version; whole.PURL != purl {
+	repository := url.QueryEscape(want.repository + "/" + want.program)
+	if purl := "pkg:oci/" + want.program + "@" + a.index.Digest + "?repository_url=" + repository + "&tag=" + want.version; whole.PURL != purl {
 		add("it is %s, want %s", whole.PURL, purl)
 	}
 	in := map[string][]string{}

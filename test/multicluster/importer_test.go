@@ -3,9 +3,12 @@
 package multicluster
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -23,17 +26,24 @@ const importer = "importer.test"
 // apply creates or updates an object of a cluster.
 func (c *cluster) apply(t *testing.T, resource schema.GroupVersionResource, kind string, object metav1.Object) {
 	t.Helper()
+	if err := c.tryApply(t.Context(), resource, kind, object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) tryApply(ctx context.Context, resource schema.GroupVersionResource, kind string, object metav1.Object) error {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	u := &unstructured.Unstructured{Object: fields}
 	u.SetAPIVersion(resource.GroupVersion().String())
 	u.SetKind(kind)
 	options := metav1.ApplyOptions{FieldManager: importer, Force: true}
-	if _, err := c.objects.Resource(resource).Namespace(object.GetNamespace()).Apply(t.Context(), object.GetName(), u, options); err != nil {
-		t.Fatalf("apply %s %s: %v", kind, object.GetName(), err)
+	if _, err := c.objects.Resource(resource).Namespace(object.GetNamespace()).Apply(ctx, object.GetName(), u, options); err != nil {
+		return fmt.Errorf("apply %s %s: %w", kind, object.GetName(), err)
 	}
+	return nil
 }
 
 // applyImport creates or updates a ServiceImport, in the version of the API that the cluster serves.
@@ -70,45 +80,90 @@ type exported struct {
 }
 
 // readExports returns the exports of a name, by cluster.
-func (cs *clusterset) readExports(t *testing.T, name string) (all []exported) {
-	t.Helper()
+func (cs *clusterset) readExports(ctx context.Context, namespace, name string) (all []exported, err error) {
 	for _, c := range cs.all() {
-		_, err := c.objects.Resource(serviceExports).Namespace(shop).Get(t.Context(), name, metav1.GetOptions{})
+		_, err := c.objects.Resource(serviceExports).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			continue
 		}
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
-		service, err := c.client.CoreV1().Services(shop).Get(t.Context(), name, metav1.GetOptions{})
+		service, err := c.client.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
-		list, err := c.client.DiscoveryV1().EndpointSlices(shop).List(t.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
+		list, err := c.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		all = append(all, exported{c, service, list.Items})
 	}
-	return all
+	return all, nil
 }
 
-// importInto is the work of an implementation's controller for a name: the exports of all clusters have a ServiceImport
-// in the cluster, and EndpointSlices with their endpoints.
-func (c *cluster) importInto(t *testing.T, name string, all []exported) {
-	t.Helper()
-	c.applyImport(t, c.importOf(name, all))
+// importEverywhere is the work of an implementation's controllers for a name: the exports of all clusters have a
+// ServiceImport in each cluster, and EndpointSlices with their endpoints.
+func (cs *clusterset) importEverywhere(ctx context.Context, namespace, name string) error {
+	all, err := cs.readExports(ctx, namespace, name)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	for _, c := range cs.all() {
+		err = errors.Join(err, c.importInto(ctx, name, all))
+	}
+	return err
+}
+
+// importInto applies the import of a name in one cluster.
+func (c *cluster) importInto(ctx context.Context, name string, all []exported) error {
+	version := serviceImports.GroupResource().WithVersion(c.version)
+	err := c.tryApply(ctx, version, mcsv1beta1.ServiceImportKindName, c.importOf(name, all))
 	for _, e := range all {
 		for _, s := range e.slices {
-			c.applySlice(t, copyOf(name, e.cluster.id, s))
+			err = errors.Join(err, c.tryApply(ctx, endpointSlices, "EndpointSlice", copyOf(name, e.cluster.id, s)))
 		}
 	}
+	return err
+}
+
+// importInterval is the time between two rounds of importAll.
+const importInterval = 100 * time.Millisecond
+
+// importAll imports the exports of all namespaces again and again, until the context ends. It returns the errors of its
+// last round: one of an earlier round is for an object that had yet to be created, or for a namespace that was removed.
+func (cs *clusterset) importAll(ctx context.Context) (err error) {
+	for ; ctx.Err() == nil; time.Sleep(importInterval) {
+		failed := cs.importRound(ctx)
+		if ctx.Err() == nil {
+			err = failed
+		}
+	}
+	return err
+}
+
+// importRound imports all exports once. An import's namespace exists in all clusters (KEP-1645).
+func (cs *clusterset) importRound(ctx context.Context) (err error) {
+	done := map[string]bool{}
+	for _, c := range cs.all() {
+		list, lerr := c.objects.Resource(serviceExports).List(ctx, metav1.ListOptions{})
+		if lerr != nil {
+			return lerr
+		}
+		for _, e := range list.Items {
+			if key := e.GetNamespace() + "/" + e.GetName(); !done[key] {
+				done[key] = true
+				err = errors.Join(err, cs.importEverywhere(ctx, e.GetNamespace(), e.GetName()))
+			}
+		}
+	}
+	return err
 }
 
 // importOf is the ServiceImport of Services: of their type, with all of their ports. Its addresses are the cluster's
 // own, of the families of the first.
 func (c *cluster) importOf(name string, all []exported) *mcsv1beta1.ServiceImport {
-	s := &mcsv1beta1.ServiceImport{ObjectMeta: meta(name)}
+	s := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: all[0].service.Namespace, Name: name}}
 	first := all[0].service.Spec
 	s.Spec.Type = mcsv1beta1.Headless
 	if first.ClusterIP != corev1.ClusterIPNone {
@@ -142,7 +197,7 @@ func (c *cluster) clusterSetIP(family corev1.IPFamily, number int) string {
 
 // copyOf is the copy of an exported Service's EndpointSlice in every cluster.
 func copyOf(name, id string, s discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
-	c := &discoveryv1.EndpointSlice{ObjectMeta: meta("imported-" + id + "-" + s.Name)}
+	c := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "imported-" + id + "-" + s.Name}}
 	c.Labels = importedLabels(name, id)
 	c.AddressType, c.Endpoints, c.Ports = s.AddressType, s.Endpoints, s.Ports
 	return c

@@ -158,9 +158,8 @@ func (cs *clusterset) exportServices(t *testing.T) {
 		if name == "hello" || name == "db" {
 			cs.east.export(t, name)
 		}
-		all := cs.readExports(t, name)
-		for _, c := range cs.all() {
-			c.importInto(t, name, all)
+		if err := cs.importEverywhere(t.Context(), shop, name); err != nil {
+			t.Fatal(err)
 		}
 	}
 	cs.west.importOddities(t)

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/nearside-dns/nearside/test/bench/child"
 	"github.com/nearside-dns/nearside/test/controlplane"
@@ -66,6 +67,14 @@ func run(ctx context.Context, args []string) error {
 	if wanted.storm > 0 {
 		return b.inWorld(func(api *kubeapi.Server) error { return b.measureStorm(ctx, api, wanted.storm) })
 	}
+	if wanted.slo {
+		b.nodecache = filepath.Join(b.folder, nameNodeCache)
+		if err := child.Build(ctx, b.nodecache, "github.com/nearside-dns/nearside/cmd/nodecache"); err != nil {
+			return err
+		}
+		times := sloTimes{steady: time.Minute, changes: 2 * time.Minute, after: 10 * time.Second, ttl: 30}
+		return b.inWorld(func(api *kubeapi.Server) error { return b.measureSLO(ctx, api, wanted.sizes[0], times) })
+	}
 	if wanted.watches > 0 {
 		return errors.Join(
 			b.inWorld(func(api *kubeapi.Server) error { return b.measureNode(ctx, api) }),
@@ -100,6 +109,7 @@ type settings struct {
 	states  bool // instead of phases
 	storm   int  // instances, instead of sizes
 	watches int  // of pods, instead of sizes
+	slo     bool // of the first size
 }
 
 func parse(args []string) (wanted settings, err error) {
@@ -109,6 +119,7 @@ func parse(args []string) (wanted settings, err error) {
 	flags.BoolVar(&wanted.states, "states", false, "measure only the start and memory, each with another option: topology, ServiceImports, pods")
 	flags.IntVar(&wanted.storm, "storm", 0, "measure this `number` of clients of clusterdns when the API server returns, and nothing else")
 	flags.IntVar(&wanted.watches, "watches", 0, "measure nodecache with the pods of its node, and the API server with this `number` of such watches, and nothing else")
+	flags.BoolVar(&wanted.slo, "slo", false, "measure lookups and changes as ClusterLoader2 does, beside node caches, and nothing else")
 	if err := flags.Parse(args); err != nil {
 		return wanted, err
 	}

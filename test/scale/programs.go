@@ -27,8 +27,10 @@ type bench struct {
 	folder   string
 	core     string // of the measured server, "" for all
 	programs []program
-	dnsperf  dnsperf.Generator
-	versions []string // of other projects
+	// nodecache is its path where it is measured.
+	nodecache string
+	dnsperf   dnsperf.Generator
+	versions  []string // of other projects
 }
 
 type program struct{ name, path string }
@@ -59,14 +61,20 @@ const corefile = `.:%d {
 
 // start starts a server that reads an API server at an address.
 func (b *bench) start(ctx context.Context, p program, plane *controlplane.ControlPlane, address string, with state) (s *server, err error) {
+	return b.startWith(ctx, p, func(s *server) string {
+		return fmt.Sprintf(corefile, s.port, child.FreePort(), s.ready, with.zone, address, plane.CertFile(), plane.KeyFile(), plane.CAFile(), with.option)
+	})
+}
+
+// startWith starts a server with a Corefile for its ports.
+func (b *bench) startWith(ctx context.Context, p program, corefile func(*server) string) (s *server, err error) {
 	s = &server{name: p.name, port: child.FreePort(), ready: child.FreePort()}
 	folder, err := os.MkdirTemp(b.folder, p.name+"-")
 	if err != nil {
 		return nil, err
 	}
 	conf := filepath.Join(folder, "Corefile")
-	text := fmt.Sprintf(corefile, s.port, child.FreePort(), s.ready, with.zone, address, plane.CertFile(), plane.KeyFile(), plane.CAFile(), with.option)
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(conf, []byte(corefile(s)), 0o600); err != nil {
 		return nil, err
 	}
 	if s.client, err = dial(net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))); err != nil {

@@ -28,6 +28,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/view"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/explain"
 	"github.com/nearside-dns/nearside/cmd/internal/metricsserver"
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
 	"github.com/nearside-dns/nearside/plugin/autopath"
@@ -115,7 +116,7 @@ func Run(args, directives []string) int {
 	d := daemon.Daemon{
 		Name:       "clusterdns",
 		Directives: directives,
-		Commands:   map[string]func([]string) int{"probe": probe.Command("clusterdns")},
+		Commands:   map[string]func([]string) int{"explain": explain.Command("clusterdns"), "probe": probe.Command("clusterdns")},
 		Flags:      metrics.Flags,
 		Started:    func(func()) { go metrics.Serve(ctx, metricsInterval) },
 		Stopped:    stop,

@@ -89,10 +89,20 @@ func (d *Daemon) Run(args []string) int {
 		return 2
 	}
 	if err := d.run(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", d.Name, oneLine(err))
+		d.printError(err)
 		return 1
 	}
 	return 0
+}
+
+// printError prints the reason for which the program ends, with -log-format json as a line of JSON.
+func (d *Daemon) printError(err error) {
+	text := d.Name + ": " + oneLine(err)
+	if clog.IsJSON() {
+		clog.SetOutput(os.Stderr)
+		clog.Fatal(text) // ends the process with code 1
+	}
+	fmt.Fprintln(os.Stderr, text)
 }
 
 // flags returns the flags of CoreDNS and the program's own. The set prints nothing: an invalid flag is one line, not the

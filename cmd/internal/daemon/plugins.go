@@ -12,7 +12,6 @@ import (
 	_ "github.com/coredns/coredns/plugin/dns64"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/header"
-	_ "github.com/coredns/coredns/plugin/health"
 	_ "github.com/coredns/coredns/plugin/hosts"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
 	_ "github.com/coredns/coredns/plugin/local"
@@ -36,5 +35,6 @@ import (
 	_ "github.com/nearside-dns/nearside/plugin/cache"
 	_ "github.com/nearside-dns/nearside/plugin/fastpath"
 	_ "github.com/nearside-dns/nearside/plugin/forward"
+	_ "github.com/nearside-dns/nearside/plugin/health"
 	_ "github.com/nearside-dns/nearside/plugin/trace"
 )

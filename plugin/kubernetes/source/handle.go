@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -129,6 +130,17 @@ func (h *Handle) Status() []Status {
 		return h.snapshot.marked()
 	}
 	return h.shared.source.Status()
+}
+
+// ErrNotInspected is the error of NotReady of a source that is no Inspector.
+var ErrNotInspected = errors.New("the source has only endpoints that are ready")
+
+// NotReady returns the addresses of a Service's endpoints that are not ready; see Inspector.
+func (h *Handle) NotReady(ctx context.Context, namespace, service string) ([]string, error) {
+	if i, is := h.shared.source.(Inspector); is {
+		return i.NotReady(ctx, namespace, service)
+	}
+	return nil, ErrNotInspected
 }
 
 // Restore puts the records of the snapshot into the index, unless the source has been read by then. It reports whether the

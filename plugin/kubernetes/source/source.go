@@ -32,6 +32,12 @@ type Source interface {
 	Status() []Status
 }
 
+// Inspector is a source that can list objects whose records are not in the index, for an explanation.
+type Inspector interface {
+	// NotReady returns the addresses of a Service's endpoints that are not ready. It may request them.
+	NotReady(ctx context.Context, namespace, service string) (addresses []string, err error)
+}
+
 // Status is the state of one resource of a source.
 type Status struct {
 	// Resource is one of the constants of this package.

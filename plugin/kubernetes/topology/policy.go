@@ -63,3 +63,19 @@ func (p Policy) Filters() bool { return p.rule != noRule || p.ownCluster }
 
 // ByCaller reports whether callers in one cluster may get different endpoints.
 func (p Policy) ByCaller() bool { return p.rule != noRule }
+
+// Describe returns the policy in words, with the setting that it is from.
+func (p Policy) Describe() string {
+	text := map[rule]string{
+		noRule:      "all endpoints",
+		annotation:  "topology keys of the annotation nearside.dev/topology-keys",
+		local:       "endpoints on the caller's node (internalTrafficPolicy: Local)",
+		hints:       "hints of the EndpointSlices (service.kubernetes.io/topology-mode)",
+		preference:  "trafficDistribution",
+		defaultKeys: "topology keys of the Corefile",
+	}[p.rule]
+	if p.ownCluster {
+		text += ", of the caller's cluster first"
+	}
+	return text
+}

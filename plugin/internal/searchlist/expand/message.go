@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
@@ -75,6 +76,9 @@ func (k *walk) query(ctx context.Context, w dns.ResponseWriter, client *dns.Msg)
 	}
 	ctx, recorded := answers.Record(ctx, r)
 	m, err := k.exchange(ctx, w, r)
+	if trace := explain.From(ctx); trace != nil && m != nil {
+		trace.Add(k.Plugin, "candidate %s %s: %s, %d records", k.name(), dns.TypeToString[k.qtype()], dns.RcodeToString[m.Rcode], len(m.Answer))
+	}
 	stored := k.StoresCandidates && k.suffixes == nil
 	if stored && err == nil && m != nil && recorded.ForAll() && k.zones.Serves(k.name()) {
 		k.Block.Keyspace.PutReply(r, m, &recorded.Properties)

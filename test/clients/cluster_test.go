@@ -1,0 +1,90 @@
+//go:build linux
+
+package clients
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+const (
+	namespace  = "shop"
+	inServices = "." + namespace + ".svc.cluster.local."
+	// endpoints is the number of endpoints of the headless Service. Their addresses do not fit into any UDP reply: the
+	// largest is of 4,096 bytes, and a record has 16.
+	endpoints = 300
+)
+
+// The addresses of the Service web, and the name outside of the cluster that outside is an alias of.
+const (
+	webIPv4 = "10.96.1.1"
+	webIPv6 = "fd00:96::1:1"
+	outside = "www.example.com."
+)
+
+// endpoint returns the address of an endpoint of the headless Service, from 0 on.
+func endpoint(number int) string {
+	return netip.AddrFrom4([4]byte{10, 244, byte(number / 200), byte(1 + number%200)}).String()
+}
+
+// hostname returns the hostname of an endpoint of the headless Service.
+func hostname(number int) string { return fmt.Sprint("many-", number) }
+
+// writeManifests writes the objects of the cluster to a new folder.
+func writeManifests(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	for name, object := range objects() {
+		text, err := json.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name+".json"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
+}
+
+func objects() map[string]runtime.Object {
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
+	kind := func(version, kind string) metav1.TypeMeta { return metav1.TypeMeta{APIVersion: version, Kind: kind} }
+	service := func(name string, spec corev1.ServiceSpec) *corev1.Service {
+		return &corev1.Service{TypeMeta: kind("v1", "Service"), ObjectMeta: meta(name), Spec: spec}
+	}
+	pods := &discoveryv1.EndpointSlice{
+		TypeMeta: kind("discovery.k8s.io/v1", "EndpointSlice"), ObjectMeta: meta("many"), AddressType: discoveryv1.AddressTypeIPv4,
+		Ports: []discoveryv1.EndpointPort{{Name: new("peer"), Port: new(int32(7000)), Protocol: new(corev1.ProtocolTCP)}},
+	}
+	pods.Labels = map[string]string{discoveryv1.LabelServiceName: "many"}
+	for i := range endpoints {
+		pods.Endpoints = append(pods.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{endpoint(i)}, Hostname: new(hostname(i)), Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+		})
+	}
+	target := strings.TrimSuffix("web"+inServices, ".")
+	return map[string]runtime.Object{
+		"namespace": &corev1.Namespace{TypeMeta: kind("v1", "Namespace"), ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		"web": service("web", corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: webIPv4, ClusterIPs: []string{webIPv4, webIPv6},
+			Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+		}),
+		"many": service("many", corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: corev1.ClusterIPNone, ClusterIPs: []string{corev1.ClusterIPNone},
+			Ports: []corev1.ServicePort{{Name: "peer", Port: 7000, Protocol: corev1.ProtocolTCP}},
+		}),
+		"endpoints": pods,
+		"alias":     service("alias", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: target}),
+		"outside":   service("outside", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: strings.TrimSuffix(outside, ".")}),
+	}
+}

@@ -1,0 +1,85 @@
+//go:build linux
+
+package clients
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// resultsVariable is the environment variable with the path of the page that the tests write.
+const resultsVariable = "NEARSIDE_CLIENT_RESULTS"
+
+// page collects the results of this run.
+var page results
+
+type results struct {
+	clients  []string // lines of a table
+	edns     []string
+	messages []string
+}
+
+// write writes the page, if all tests have passed.
+func (r *results) write(path string) error {
+	return os.WriteFile(path, []byte(fmt.Sprintf(`# Programs of others as clients
+
+%s writes this page: the programs of others query clusterdns, and nodecache in front of it, and each result is
+compared with the records of the cluster.
+
+## Resolvers and tools
+
+| client | version | questions | clusterdns | nodecache |
+|---|---|---|---|---|
+%s
+
+musl before 1.2.4 has no TCP: of %d addresses it uses those of the truncated reply. A client with getaddrinfo looks up
+addresses only. Node and JNDI do not print the CNAME records of a chain.
+
+## ldns-test-edns
+
+%s
+
+## Random messages of dnspython
+
+dnspython packs the messages and parses the replies. A known question has a wanted reply, an unknown one a random name, type
+and opcode, and a broken message has random bytes changed, cut or added; some of those have no reply.
+
+%s
+`, "`make clients`", strings.Join(r.clients, "\n"), endpoints, strings.Join(r.edns, "\n"), strings.Join(r.messages, "\n"))), 0o644)
+}
+
+// versions are the commands that print the versions of clients.
+var versions = map[string][]string{
+	"dig":         {"dig", "-v"},
+	"kdig":        {"kdig", "--version"},
+	"drill":       {"drill", "-v"},
+	"delv":        {"delv", "-v"},
+	"glibc":       {"ldd", "--version"},
+	"musl":        {"dpkg-query", "-W", "-f", "musl ${Version}", "musl-tools"},
+	"c-ares":      {"dpkg-query", "-W", "-f", "c-ares ${Version}", "libc-ares-dev"},
+	"Node":        {"node", "-p", "`Node ${process.version}, c-ares ${process.versions.ares}`"},
+	"Java's":      {"java", "--version"},
+	"dnspython's": {python, "-c", "import dns.version; print('dnspython', dns.version.version)"},
+}
+
+// version returns the first line of a client's version.
+func version(t *testing.T, name string) string {
+	t.Helper()
+	command := versions[strings.Fields(name)[0]]
+	if name == "systemd-resolved" {
+		program, libraries := resolvedProgram(t)
+		command = []string{"env", libraries, program, "--version"}
+	}
+	if command == nil {
+		t.Fatalf("no command for the version of %s", name)
+	}
+	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%q: %v\n%s", command, err, out)
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	return line
+}

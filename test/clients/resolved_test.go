@@ -1,0 +1,83 @@
+//go:build linux
+
+package clients
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/netns"
+)
+
+// stubIP is the address on which systemd-resolved answers.
+const stubIP = "127.0.0.53"
+
+// resolvedConfig is the configuration of systemd-resolved, with the address of its server.
+const resolvedConfig = `[Resolve]
+DNS=%s
+Domains=~.
+DNSSEC=no
+LLMNR=no
+MulticastDNS=no
+`
+
+// resolvedStart runs systemd-resolved, the second argument, with a configuration, the first, in its own /run.
+const resolvedStart = `mount -t tmpfs tmpfs /run
+mkdir -p /run/systemd/resolve /run/systemd/resolved.conf.d
+chown 987:987 /run/systemd/resolve
+cp "$1" /run/systemd/resolved.conf.d/test.conf
+exec "$2"`
+
+// resolved is systemd-resolved, queried by dig. It is unpacked and not installed, since the package changes the machine's
+// resolver.
+func resolved() client {
+	return client{name: "systemd-resolved", programs: []string{"dig"}, types: withoutAddresses, run: runResolved}
+}
+
+// resolvedProgram returns the path of systemd-resolved, and the variable of the environment for its libraries.
+func resolvedProgram(t *testing.T) (program, libraries string) {
+	t.Helper()
+	program, err := filepath.EvalSymlinks(controlplane.RequireBinary(t, "systemd-resolved"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	folders, err := filepath.Glob(filepath.Join(filepath.Dir(program), "../../usr/lib/*/systemd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program, "LD_LIBRARY_PATH=" + strings.Join(folders, ":")
+}
+
+func runResolved(t *testing.T, n *netns.Namespace, server string, all []question) (replies []reply) {
+	t.Helper()
+	program, libraries := resolvedProgram(t)
+	users, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Etc(t, "passwd", string(users)+"\nsystemd-resolve:x:987:987::/:/usr/sbin/nologin\n") // the user that it changes to
+	config := filepath.Join(t.TempDir(), "resolved.conf")
+	if err := os.WriteFile(config, fmt.Appendf(nil, resolvedConfig, server), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// Without a link that has a routable address, it takes the machine for offline.
+	if _, err := n.Try("ip", "link", "add", "outside", "type", "veth", "peer", "name", "peer"); err == nil {
+		n.Run(t, "ip", "addr", "add", "192.0.2.10/24", "dev", "outside")
+		n.Run(t, "ip", "link", "set", "outside", "up")
+		n.Run(t, "ip", "link", "set", "peer", "up")
+	}
+	n.StartWith(t, []string{libraries}, "sh", "-ec", resolvedStart, "sh", config, program)
+	for end := time.Now().Add(maxWait); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := n.Try("dig", "@"+stubIP, "+time=1", "+tries=1", "web"+inServices); err == nil {
+			break
+		} else if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	return tool("", "dig").run(t, n, stubIP, all)
+}

@@ -1,0 +1,253 @@
+//go:build linux
+
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nearside-dns/nearside/test/conformance/report"
+	"github.com/nearside-dns/nearside/test/controlplane"
+)
+
+const (
+	// reportsVariable is the variable with the folder for the reports of TestConformance, which is skipped without it: all
+	// of its cases take an hour.
+	reportsVariable = "NEARSIDE_CONFORMANCE"
+	// suiteImages is the registry of the suite's images. None of them can be pulled.
+	suiteImages = "nearside.test/e2e"
+	// clusterdnsImage is the image of clusterdns in the manifests of deploy/.
+	clusterdnsImage = "nearside.invalid/nearside/clusterdns:" + tag
+)
+
+// suite is a part of Kubernetes' e2e suite.
+type suite struct {
+	name string
+	// focus and skip are regular expressions that select cases by their names.
+	focus, skip string
+	// cases is the number of selected cases in the version that test/conformance/suite pins. Without it, an expression that
+	// selects none would pass.
+	cases int
+}
+
+var (
+	conformanceSuite = suite{name: "conformance", focus: `\[sig-network\] DNS .*\[Conformance\]`, cases: 8}
+	// dnsSuite lacks a case for a cloud, by its label.
+	dnsSuite       = suite{name: "dns", focus: `\[sig-network\] DNS `, skip: `\[Conformance\]|\[sig-network\] DNS configMap|\[Provider:`, cases: 9}
+	configMapSuite = suite{name: "configmap", focus: `\[sig-network\] DNS configMap`, cases: 3}
+	scaleSuite     = suite{name: "scale", focus: `\[sig-network\] \[Feature:PerformanceDNS\]`, cases: 1}
+	trafficSuite   = suite{name: "traffic", focus: `\[sig-network\] Traffic Distribution`, cases: 6}
+)
+
+// zones are those of the clusters for trafficSuite. Its cases need two nodes in each of three.
+const zones, nodesInZone = 3, 2
+
+// server is a DNS server, or two, on which the suite runs.
+type server func(t *testing.T, c *cluster)
+
+// The first one is the control.
+var (
+	coreDNSServer server = func(t *testing.T, c *cluster) { c.installCoreDNS(t, coreDNSImage) }
+	clusterdns    server = func(t *testing.T, c *cluster) { c.installNearside(t, "beside-coredns", "deployment/clusterdns") }
+	nodecache     server = func(t *testing.T, c *cluster) {
+		c.installNearside(t, "kube-proxy", "deployment/clusterdns", "daemonset/nodecache")
+	}
+	// The cases of the ConfigMap replace the Corefile of a server whose pods are named coredns.
+	clusterdnsAsCoreDNS server = func(t *testing.T, c *cluster) { c.installCoreDNS(t, clusterdnsImage) }
+	nodecacheAsCoreDNS  server = func(t *testing.T, c *cluster) {
+		c.installCoreDNS(t, clusterdnsImage)
+		c.installForwarder(t)
+	}
+)
+
+// conformanceClusters are the clusters on which the suite runs.
+var conformanceClusters = []struct {
+	name   string
+	server server
+	zones  int // nodesInZone nodes in each, if it is not 0; otherwise the cluster has one node
+	suites []suite
+}{
+	{"coredns", coreDNSServer, 0, []suite{conformanceSuite, dnsSuite, configMapSuite, scaleSuite}},
+	{"clusterdns", clusterdns, 0, []suite{conformanceSuite, dnsSuite, scaleSuite}},
+	{"nodecache", nodecache, 0, []suite{conformanceSuite, dnsSuite, scaleSuite}},
+	{"configmap-clusterdns", clusterdnsAsCoreDNS, 0, []suite{configMapSuite}},
+	{"configmap-nodecache", nodecacheAsCoreDNS, 0, []suite{configMapSuite}},
+	{"traffic-coredns", coreDNSServer, zones, []suite{trafficSuite}},
+	{"traffic-clusterdns", clusterdns, zones, []suite{trafficSuite}},
+	{"traffic-nodecache", nodecache, zones, []suite{trafficSuite}},
+}
+
+// TestConformance runs the cases of Kubernetes' own e2e suite that are about DNS.
+func TestConformance(t *testing.T) {
+	folder := os.Getenv(reportsVariable)
+	if folder == "" {
+		t.Skipf("set %s to a folder for the reports, or run make conformance", reportsVariable)
+	}
+	for _, cc := range conformanceClusters {
+		t.Run(cc.name, func(t *testing.T) {
+			c := newCluster(t)
+			c.startUpstream(t)
+			c.importSuiteImage(t)
+			c.addZones(t, cc.zones)
+			c.apply(t, "kube-dns.yaml", kubeDNS)
+			cc.server(t, c)
+			for _, s := range cc.suites {
+				t.Run(s.name, func(t *testing.T) { c.testSuite(t, s, filepath.Join(folder, cc.name)) })
+			}
+		})
+	}
+}
+
+// addZones adds nodes until there are enough for each zone, and labels them.
+func (c *cluster) addZones(t *testing.T, number int) {
+	t.Helper()
+	for i := range number * nodesInZone {
+		name := c.name
+		if i > 0 {
+			c.addWorker(t)
+			name = c.workers[i-1].name
+		}
+		c.kubectl(t, "label", "node", name, fmt.Sprintf("%s=zone-%d", corev1.LabelTopologyZone, i%number))
+	}
+}
+
+// installCoreDNS installs CoreDNS as kubeadm does, with CoreDNS's image or that of a replacement.
+func (c *cluster) installCoreDNS(t *testing.T, image string) {
+	t.Helper()
+	if image == coreDNSImage {
+		c.importImage(t, writeImage(t, c.folder, image, c.binaries["coredns"]))
+	} else {
+		c.importImages(t)
+	}
+	c.apply(t, "coredns.yaml", strings.Replace(coreDNS, coreDNSImage, image, 1))
+	c.kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=3m")
+}
+
+// installNearside installs an overlay of deploy/, and waits for its workloads.
+func (c *cluster) installNearside(t *testing.T, name string, workloads ...string) {
+	t.Helper()
+	c.importImages(t)
+	c.kubectl(t, append([]string{"apply"}, overlay(name)(t, c)...)...)
+	for _, w := range workloads {
+		c.kubectl(t, "-n", "kube-system", "rollout", "status", w, "--timeout=3m")
+	}
+}
+
+// installForwarder installs nodecache with a Corefile that forwards all queries to cluster DNS, so that the Corefile of
+// cluster DNS applies to external names as well.
+func (c *cluster) installForwarder(t *testing.T) {
+	t.Helper()
+	base, _, found := strings.Cut(readFile(t, filepath.Join(root, "deploy/nodecache/Corefile.base")), "\n.:53 {")
+	if !found {
+		t.Fatal("Corefile.base has no block .:53")
+	}
+	path := filepath.Join(c.folder, "Corefile.base")
+	text := base + "\n" + readFile(t, filepath.Join(root, "deploy/corefiles/nodecache/cluster-dns-for-all.corefile"))
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	folder, err := filepath.Abs(filepath.Join(root, "deploy/nodecache"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.kubectl(t, "apply", "-k", folder)
+	c.apply(t, "nodecache.yaml", c.kubectl(t, "-n", "kube-system", "create", "configmap", "nodecache", "--from-file="+path, "--dry-run=client", "-o=yaml"))
+	c.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/nodecache")
+	c.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/nodecache", "--timeout=3m")
+}
+
+// importSuiteImage makes one image for all images that the cases use, and imports it: Debian packages with a shell, dig and
+// getent, agnhost, and the CoreDNS that cases start as an upstream.
+func (c *cluster) importSuiteImage(t *testing.T) {
+	t.Helper()
+	c.binaries["e2e.test"] = controlplane.RequireBinary(t, "e2e.test")
+	c.binaries["agnhost"] = controlplane.RequireBinary(t, "agnhost")
+	packages, err := os.ReadFile(filepath.Join(filepath.Dir(c.binaries["e2e.test"]), "dig-image.tar"))
+	if err != nil {
+		missing(t, fmt.Sprintf("%v; run test/install.sh dig-image", err))
+	}
+	if err := os.WriteFile(c.repositories(), []byte("promoterE2eRegistry: "+suiteImages+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list := exec.Command(c.binaries["e2e.test"], "-list-images")
+	list.Env = c.suiteEnvironment()
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("list images: %v\n%s", err, out)
+	}
+	var names []string
+	for _, image := range strings.Fields(string(out)) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(image, suiteImages+"/"), ":")
+		if strings.HasPrefix(image, suiteImages) && (name == "agnhost" || name == "glibc-dns-testing") {
+			names = append(names, image)
+		}
+	}
+	programs := archiveOf(t, 0o755, "agnhost", []byte(readFile(t, c.binaries["agnhost"])), "coredns", []byte(readFile(t, c.binaries["coredns"])))
+	archive := filepath.Join(c.folder, "suite.tar")
+	if err := os.WriteFile(archive, archiveOfImage(t, names, "/agnhost", packages, programs), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.importImage(t, archive)
+}
+
+// repositories is the path of the list of registries for the suite.
+func (c *cluster) repositories() string { return filepath.Join(c.folder, "repositories.yaml") }
+
+func (c *cluster) suiteEnvironment() []string {
+	return append(os.Environ(), "KUBE_TEST_REPO_LIST="+c.repositories())
+}
+
+// testSuite runs cases on the node. Their report and their log go to the folder.
+func (c *cluster) testSuite(t *testing.T, s suite, folder string) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.showPods(t)
+		}
+	})
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(folder, s.name)
+	if err := os.RemoveAll(path + ".json"); err != nil { // of an earlier run
+		t.Fatal(err)
+	}
+	log, err := os.Create(path + ".log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The folder that nsenter enters is not below the root of the node's mounts, where e2e.test needs one.
+	run := c.command(t.Context(), "env", "--chdir=/", c.binaries["e2e.test"],
+		"-kubeconfig="+c.keys.path("admin.kubeconfig"), "-kubectl-path="+c.binaries["kubectl"], "-provider=skeleton",
+		"-e2e-output-dir="+c.folder, "-ginkgo.focus="+s.focus, "-ginkgo.skip="+s.skip,
+		"-ginkgo.json-report="+path+".json", "-ginkgo.v", "-ginkgo.no-color", "-ginkgo.seed=1", "-ginkgo.timeout=1h")
+	run.Env, run.Stdout, run.Stderr = c.suiteEnvironment(), log, log
+	failure := run.Run()
+	if err := log.Close(); err != nil {
+		t.Error(err)
+	}
+	result, err := report.Read(path + ".json")
+	if err != nil {
+		t.Fatalf("%v, after %v; the log is %s.log", err, failure, path)
+	}
+	for _, b := range result.Broken {
+		t.Error(b)
+	}
+	for _, tc := range result.Cases {
+		t.Logf("%s: %s (%.0f s) %s", tc.State, tc.Name, tc.Time.Seconds(), tc.Reason)
+		if tc.Failed() {
+			t.Errorf("%s: %s", tc.Name, tc.State)
+		}
+	}
+	if failure != nil {
+		t.Errorf("e2e.test: %v; its log is %s.log", failure, path)
+	}
+	if len(result.Cases) != s.cases {
+		t.Errorf("%d cases, want %d", len(result.Cases), s.cases)
+	}
+}

@@ -1,0 +1,304 @@
+// Package explain runs the worked examples of docs/troubleshooting.md: each command of the section is run as printed, on programs with a
+// real API server, and prints the lines of the page.
+package explain
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kubeapi"
+)
+
+func TestMain(m *testing.M) { os.Exit(kubeapi.Main(func() int { return daemon.Main(m) })) }
+
+const root = "../.."
+
+func object(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name}
+}
+
+func namespace(name string) runtime.Object {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+func node(name, zone, cidr string) runtime.Object {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}},
+		Spec:       corev1.NodeSpec{PodCIDR: cidr, PodCIDRs: []string{cidr}},
+	}
+}
+
+func service(namespace, name string, spec corev1.ServiceSpec) runtime.Object {
+	if spec.ClusterIP != "" {
+		spec.ClusterIPs = []string{spec.ClusterIP}
+		spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+	}
+	spec.Ports = []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}
+	return &corev1.Service{ObjectMeta: object(namespace, name), Spec: spec}
+}
+
+func endpoint(address, node, zone, hint string, ready bool) discoveryv1.Endpoint {
+	e := discoveryv1.Endpoint{Addresses: []string{address}, NodeName: &node, Zone: &zone, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}
+	if hint != "" {
+		e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: hint}}}
+	}
+	return e
+}
+
+func slice(service string, endpoints ...discoveryv1.Endpoint) runtime.Object {
+	meta := object("shop", service+"-1")
+	meta.Labels = map[string]string{discoveryv1.LabelServiceName: service}
+	return &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: endpoints}
+}
+
+// objects are those of the examples' cluster.
+func objects() []runtime.Object {
+	sameZone, local := corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceInternalTrafficPolicyLocal
+	return []runtime.Object{
+		namespace("shop"), namespace("other"),
+		node("node-a", "zone-a", "10.244.1.0/24"), node("node-b", "zone-b", "10.244.2.0/24"),
+		service("shop", "web", corev1.ServiceSpec{ClusterIP: "10.96.0.20"}),
+		service("shop", "db", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, TrafficDistribution: &sameZone}),
+		slice("db", endpoint("10.244.1.20", "node-a", "zone-a", "zone-a", true), endpoint("10.244.2.20", "node-b", "zone-b", "zone-b", true),
+			endpoint("10.244.2.21", "node-b", "zone-b", "", false)),
+		service("shop", "agent", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, InternalTrafficPolicy: &local}),
+		slice("agent", endpoint("10.244.2.30", "node-b", "zone-b", "", true)),
+		service("shop", "queue", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone}),
+		slice("queue", endpoint("10.244.1.40", "node-a", "zone-a", "", false)),
+	}
+}
+
+// programs are the running programs of an example, by name, with the address of their health.
+type programs struct {
+	health map[string]string
+	dns    map[string]*daemon.Process
+}
+
+// clusterFile is that of cluster DNS. Arguments: the address of health, the kubeconfig, options of kubernetes, and further directives.
+const clusterFile = `.:PORT {
+    bind 127.0.0.1
+    errors
+    health %s
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        kubeconfig %s
+        topology
+        %s
+    }
+    %s
+}
+org:PORT {
+    bind 127.0.0.1
+    template IN A {
+        answer "{{ .Name }} 60 IN A 192.0.2.7"
+    }
+}
+`
+
+// nodeFile is that of nodecache. Arguments: the address of health, that of cluster DNS, and the upstream.
+const nodeFile = `cluster.local:PORT {
+    bind 127.0.0.1
+    errors
+    health %s
+    cache
+    forward . %s {
+        force_tcp
+    }
+}
+.:PORT {
+    bind 127.0.0.1
+    errors
+    cache
+    forward . %s {
+        force_tcp
+        timeout 500ms
+    }
+}
+`
+
+func address(t *testing.T) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
+}
+
+func (p *programs) start(t *testing.T, name, corefile string, args ...any) {
+	t.Helper()
+	p.health[name] = address(t)
+	p.dns[name] = daemon.Start(t, daemon.Build(t, name), fmt.Sprintf(corefile, append([]any{p.health[name]}, args...)...))
+}
+
+// startPrograms starts clusterdns and a nodecache in front of it, and waits until it has read the cluster.
+func startPrograms(t *testing.T, api *kubeapi.Server, options, directives string) *programs {
+	t.Helper()
+	p := &programs{health: map[string]string{}, dns: map[string]*daemon.Process{}}
+	p.start(t, "clusterdns", clusterFile, api.Plane().Kubeconfig(), options, directives)
+	p.start(t, "nodecache", nodeFile, p.dns["clusterdns"].Addr, dead)
+	await(t, func() bool {
+		return rcode(t, p.dns["clusterdns"].Addr, "web.shop.svc.cluster.local.") == dns.RcodeSuccess
+	})
+	return p
+}
+
+// dead is an address at which no server answers.
+const dead = "127.0.0.1:1"
+
+// example is a worked example: the heading of its section, and what precedes its command.
+type example struct {
+	heading             string
+	options, directives string // of clusterdns
+	before              func(t *testing.T, p *programs, api *kubeapi.Server)
+}
+
+var examples = []example{
+	{heading: "A name without a dot at the end"},
+	{heading: "A Service of another namespace"},
+	{heading: "A hint that hides an endpoint"},
+	{heading: "An endpoint that is not ready"},
+	{heading: "No endpoint on the node of the client"},
+	{heading: "A headless Service without endpoints"},
+	{heading: "A namespace that is not served", options: "namespaces shop"},
+	{heading: "A denial in the cache of the node", before: func(t *testing.T, p *programs, api *kubeapi.Server) {
+		ask(t, p.dns["nodecache"].Addr, "new.shop.svc.cluster.local.", dns.RcodeNameError)
+		if err := api.Load(service("shop", "new", corev1.ServiceSpec{ClusterIP: "10.96.0.21"})); err != nil {
+			t.Fatal(err)
+		}
+		await(t, func() bool {
+			return rcode(t, p.dns["clusterdns"].Addr, "new.shop.svc.cluster.local.") == dns.RcodeSuccess
+		})
+	}},
+	{heading: "An upstream that does not answer"},
+	{heading: "Queries that take the long way", directives: "log"},
+}
+
+func ask(t *testing.T, server, name string, want int) {
+	t.Helper()
+	if got := rcode(t, server, name); got != want {
+		t.Fatalf("%s: %s, want %s", name, dns.RcodeToString[got], dns.RcodeToString[want])
+	}
+}
+
+func rcode(t *testing.T, server, name string) int {
+	t.Helper()
+	reply, err := dns.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply.Rcode
+}
+
+func await(t *testing.T, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !condition(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not within 20 s")
+		}
+	}
+}
+
+// section is the part of the page with the examples.
+const section = "## An explanation of an answer"
+
+// blocksOf returns the command and the lines of each example of a page, by heading.
+func blocksOf(page string) map[string][]string {
+	_, text, _ := strings.Cut(page, "\n"+section+"\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	blocks := map[string][]string{}
+	for _, part := range strings.Split(text, "\n### ")[1:] {
+		heading, rest, _ := strings.Cut(part, "\n")
+		_, block, _ := strings.Cut(rest, "```console\n")
+		block, _, _ = strings.Cut(block, "```")
+		blocks[heading] = strings.Split(strings.TrimSuffix(block, "\n"), "\n")
+	}
+	return blocks
+}
+
+// Parts of lines that differ in each run.
+var (
+	durations = regexp.MustCompile(`\d+(\.\d+)?(µs|ms|s)\b`)
+	ports     = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+	ids       = regexp.MustCompile(`id: \d+`)
+	spaces    = regexp.MustCompile(`\s+`)
+)
+
+func normalized(line string) string {
+	line = ids.ReplaceAllString(ports.ReplaceAllString(durations.ReplaceAllString(line, "TIME"), "ADDRESS"), "ID")
+	return strings.TrimSpace(spaces.ReplaceAllString(line, " "))
+}
+
+// missing returns the first line that an output does not have after those before it, "" for none.
+func missing(lines []string, output string) string {
+	printed := strings.Split(output, "\n")
+	for _, want := range lines {
+		if want == "..." {
+			continue
+		}
+		at := slices.IndexFunc(printed, func(line string) bool { return normalized(line) == normalized(want) })
+		if at < 0 {
+			return want
+		}
+		printed = printed[at+1:]
+	}
+	return ""
+}
+
+func TestExamples(t *testing.T) {
+	api := kubeapi.New(t)
+	if err := api.Load(objects()...); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs/troubleshooting.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := blocksOf(string(page))
+	if len(blocks) != len(examples) {
+		t.Errorf("the page has %d examples, want %d", len(blocks), len(examples))
+	}
+	started := map[string]*programs{} // by the settings of clusterdns
+	for _, e := range examples {
+		settings := e.options + "/" + e.directives
+		if started[settings] == nil {
+			started[settings] = startPrograms(t, api, e.options, e.directives)
+		}
+		p := started[settings]
+		t.Run(e.heading, func(t *testing.T) {
+			if e.before != nil {
+				e.before(t, p, api)
+			}
+			lines := blocks[e.heading]
+			if len(lines) < 2 || !strings.HasPrefix(lines[0], "$ ") {
+				t.Fatalf("the example is %q, want a command and its output", lines)
+			}
+			words := strings.Fields(lines[0][2:])
+			args := append(slices.Clone(words[1:]), "-health", p.health[words[0]])
+			out, err := exec.Command(daemon.Build(t, words[0]), args...).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", lines[0], err, out)
+			}
+			if line := missing(lines[1:], string(out)); line != "" {
+				t.Errorf("no line %q in\n%s", line, out)
+			}
+		})
+	}
+	t.Run("can fail", func(t *testing.T) {
+		for output, want := range map[string]string{"a 1ms\nb\nc": "", "a 2s\nc\nb": "c", "a TIME": "b"} {
+			if got := missing([]string{"a 5µs", "...", "b", "c"}, output); got != want {
+				t.Errorf("%q: %q, want %q", output, got, want)
+			}
+		}
+	})
+}
