@@ -85,7 +85,11 @@ type registry struct {
 	dropped map[string]uint64    // datagrams that the kernel dropped on closed sockets, by address
 }
 
-var listeners = &registry{all: map[string]*listener{}, serving: map[string]*server{}, dropped: map[string]uint64{}}
+var listeners = newRegistry()
+
+func newRegistry() *registry {
+	return &registry{all: map[string]*listener{}, serving: map[string]*server{}, dropped: map[string]uint64{}}
+}
 
 // Serve implements block.FastPath.
 func (fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {

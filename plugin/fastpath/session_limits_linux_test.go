@@ -157,7 +157,8 @@ func TestSessionsAfterReload(t *testing.T) {
 	defer replaced.Drop()
 	storeAnswer(t, replaced, "reload.example.", 2, &answers.Entry{Validity: bound(next)})
 	conf := &block.Configuration{}
-	r := &registry{all: map[string]*listener{l.address: l}, dropped: map[string]uint64{}}
+	r := newRegistry()
+	r.all[l.address] = l
 	s := newServer(t, echo)
 	s.conf, s.chain = conf, newChain(0)
 	withRoute(t, replaced, nil)(s)
@@ -231,7 +232,7 @@ func TestStoredFromTheFirstQuery(t *testing.T) {
 	keyspace := answers.Shared.NewKeyspace()
 	defer keyspace.Drop()
 	l, address := newStreamListener(t, echo)
-	r := &registry{all: map[string]*listener{}, dropped: map[string]uint64{}}
+	r := newRegistry()
 	s := newServer(t, func(w dns.ResponseWriter, m *dns.Msg) {
 		if !keyspace.ByGeneration.Load() {
 			t.Error("the answer to a query is not stored")

@@ -329,7 +329,7 @@ func keepAliveOf(m *dns.Msg) (all []dns.EDNS0) {
 	return all
 }
 
-// TestKeepAlive: edns-tcp-keepalive is not forwarded, RFC 7828 section 3.2.1.
+// TestKeepAlive: edns-tcp-keepalive (RFC 7828 section 3.2.1) and cookies (RFC 7873 section 5) are not forwarded, other options are.
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	for _, tcp := range []bool{false, true} {
@@ -339,13 +339,13 @@ func TestKeepAlive(t *testing.T) {
 				seen.add(r)
 				m := addressReply(r)
 				m.SetEdns0(1232, false)
-				m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{Timeout: 300, Length: 2}, &dns.EDNS0_NSID{Nsid: "ab"}}
+				m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{Timeout: 300, Length: 2}, cookie(), &dns.EDNS0_NSID{Nsid: "ab"}}
 				return m
 			})}.address(t)
 			f := chainOf(t, stanzaOf("", at))
 			for i := range 2 {
 				m := question("a.example.").SetEdns0(1232, true)
-				m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{Timeout: 77, Length: 2}, &dns.EDNS0_COOKIE{Cookie: "0011223344556677"}}
+				m.IsEdns0().Option = []dns.EDNS0{cookie(), &dns.EDNS0_TCP_KEEPALIVE{Timeout: 77, Length: 2}, &dns.EDNS0_NSID{}}
 				before := m.String()
 				a := queryOver(f, m, tcp)
 				if wrong := a.wrong(m); wrong != "" {
@@ -374,16 +374,16 @@ func TestKeepAlive(t *testing.T) {
 // TestTSIG: a signed message is forwarded unchanged, except for its id (RFC 8945 section 5.5).
 func TestTSIG(t *testing.T) {
 	t.Parallel()
-	for name, keepAlive := range map[string]bool{"alone": false, "with edns-tcp-keepalive": true} {
+	for name, options := range map[string]bool{"alone": false, "with edns-tcp-keepalive and a cookie": true} {
 		for _, tcp := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, TCP %t", name, tcp), func(t *testing.T) {
 				var seen sight
 				at := script{tcp: replies(func(r *dns.Msg) *dns.Msg { seen.add(r); return addressReply(r) })}.address(t)
 				f := chainOf(t, stanzaOf("", at))
 				m := question("a.example.")
-				if keepAlive {
+				if options {
 					m.SetEdns0(1232, false)
-					m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{}}
+					m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{}, cookie()}
 				}
 				m.SetTsig("key.example.", dns.HmacSHA256, 300, time.Now().Unix())
 				wire, _, err := dns.TsigGenerate(m, "c2VjcmV0", "", false)

@@ -37,8 +37,11 @@ func isOurs(code uint16) bool {
 	return code == caller.Code || code == searchlist.OptionCode || code == dso.OptionCode
 }
 
-// isHop reports whether an option is valid between two servers only.
-func isHop(code uint16) bool { return isOurs(code) || code == dns.EDNS0TCPKEEPALIVE }
+// isHop reports whether an option is between two servers only: ours, edns-tcp-keepalive (RFC 7828 section 3.2.1) and a cookie
+// (RFC 7873 section 5), which has the client's address in it.
+func isHop(code uint16) bool {
+	return isOurs(code) || code == dns.EDNS0TCPKEEPALIVE || code == dns.EDNS0COOKIE
+}
 
 // isHopOnly is isHop for a reply to a query with a search list: the client receives its result.
 func isHopOnly(code uint16) bool { return isHop(code) && code != searchlist.OptionCode }
@@ -46,10 +49,9 @@ func isHopOnly(code uint16) bool { return isHop(code) && code != searchlist.Opti
 // isOursOnly is isHopOnly for a signed reply.
 func isOursOnly(code uint16) bool { return isOurs(code) && code != searchlist.OptionCode }
 
-// hopOf returns a function that reports whether an option of a message is not forwarded. edns-tcp-keepalive is between two
-// servers (RFC 7828 section 3.2.1), but stays in a signed message (RFC 8945 section 5.5). The caller of a client is dropped,
-// signed or not, since clients could set any; so are a search list, which addOptions adds for cluster DNS, and a request for
-// notification.
+// hopOf returns a function that reports whether an option of a message is not forwarded: isHop, but a signed message keeps
+// options that are not ours (RFC 8945 section 5.5). The caller of a client is dropped, signed or not, since clients could set
+// any; so are a search list, which addOptions adds for cluster DNS, and a request for notification.
 func hopOf(m *dns.Msg) func(code uint16) bool {
 	if m.IsTsig() != nil {
 		return isOurs

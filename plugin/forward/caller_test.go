@@ -363,7 +363,7 @@ func TestCaller_Checks(t *testing.T) {
 // TestCaller_Allocs: queries without a caller cause no allocations, and neither does the caller.
 func TestCaller_Allocs(t *testing.T) {
 	without, edns, searches := question("a.example."), question("a.example."), question("a.example.")
-	edns.Extra, searches.Extra = []dns.RR{optOf(cookie())}, []dns.RR{optOf(list())}
+	edns.Extra, searches.Extra = []dns.RR{optOf(&dns.EDNS0_NSID{})}, []dns.RR{optOf(list())}
 	x := chainOf(t, "forward . 127.0.0.1 {\ncaller node-a zone-1\n}").newExchange(false, nil)
 	if err := x.setMessage(&request.Request{Req: edns, W: &test.ResponseWriter{}}); err != nil {
 		t.Fatal(err)
