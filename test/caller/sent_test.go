@@ -65,13 +65,13 @@ var clients = map[string]func(m *dns.Msg){
 	"edns":   func(m *dns.Msg) { m.SetEdns0(1300, true) },
 	"cookie": func(m *dns.Msg) {
 		m.SetEdns0(1300, false)
-		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_COOKIE{Cookie: "0011223344556677"}}
+		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_NSID{}, &dns.EDNS0_COOKIE{Cookie: "0011223344556677"}}
 	},
 	"spoof": func(m *dns.Msg) {
 		m.SetEdns0(1300, true)
 		m.IsEdns0().Option = []dns.EDNS0{
 			&dns.EDNS0_LOCAL{Code: optionCaller, Data: []byte("\x01\x06node-b")},
-			&dns.EDNS0_COOKIE{Cookie: "0011223344556677"},
+			&dns.EDNS0_NSID{},
 			&dns.EDNS0_LOCAL{Code: optionCaller, Data: []byte("\x01\x06node-c\x06zone-2")},
 		}
 	},
@@ -192,8 +192,8 @@ func (s sent) check(t *testing.T, address string, r *recorder, network, option s
 // codes returns the codes of the options that forward passes on.
 func codes(o *dns.OPT) (all []uint16) {
 	for _, option := range o.Option {
-		if option.Option() != optionCaller {
-			all = append(all, option.Option())
+		if code := option.Option(); code != optionCaller && code != dns.EDNS0COOKIE {
+			all = append(all, code)
 		}
 	}
 	return all
