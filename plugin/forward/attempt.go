@@ -83,6 +83,7 @@ func (x *exchange) receive(call *transport.Call) bool {
 // read evaluates a message, unless it refuses an option that was added to the query: then the query is repeated without.
 func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time.Time) bool {
 	m, named := &x.message, x.isNamed(call)
+	x.explainResponse(a)
 	switch {
 	case !m.refuses():
 		if a.refusal != 0 && !named {
@@ -105,6 +106,7 @@ func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time
 // callFailed processes a call without an answer. The attempt continues if its other transport may answer.
 func (x *exchange) callFailed(a *attempt, err error, overUDP bool, now time.Time) {
 	x.err = fmt.Errorf("%s: %w", a.to.address, err)
+	x.explainFailure(a, err)
 	if !overUDP {
 		a.tcpErr = err
 	}

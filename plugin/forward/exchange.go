@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
@@ -41,10 +42,11 @@ type progress struct {
 	batch    *batch.Batch
 	deadlines
 
-	f       *Forward
-	wire    wireQuery // the query of Exchange
-	overTCP bool      // from the client
-	span    ot.Span   // of the query of the plugin chain, nil without tracing
+	f         *Forward
+	wire      wireQuery      // the query of Exchange
+	overTCP   bool           // from the client
+	span      ot.Span        // of the query of the plugin chain, nil without tracing
+	explained *explain.Trace // nil for an ordinary query
 	queries
 
 	started  time.Time
@@ -360,6 +362,7 @@ func (x *exchange) attemptLate(a *attempt, now time.Time) {
 	if !a.udpAt.IsZero() { // the upstream might have held the query until now
 		x.sendUDP(a)
 	}
+	x.explainFailure(a, errNoAnswer)
 	if x.err == nil {
 		x.err = fmt.Errorf("%s: %w", a.to.address, errNoAnswer)
 	}

@@ -43,6 +43,7 @@ func (x *exchange) newCall(a *attempt, overUDP bool) *transport.Call {
 		call = new(transport.Call)
 	}
 	*call = transport.Call{Query: x.queryFor(a, overUDP), Deadline: x.deadline, Owner: x, Alone: x.alone}
+	x.explainCall(a, call, overUDP)
 	return call
 }
 

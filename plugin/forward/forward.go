@@ -134,22 +134,6 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	return dns.RcodeSuccess, nil
 }
 
-// explainReply adds the upstream and its reply.
-func explainReply(t *explain.Trace, reply forwarded, err error) {
-	upstream := "no upstream"
-	if reply.from != nil {
-		upstream = "upstream " + reply.from.address
-	}
-	if err != nil {
-		t.Add(pluginName, "%v", err)
-		return
-	}
-	t.Add(pluginName, "%s: %s, %d records", upstream, dns.RcodeToString[reply.Rcode], len(reply.Answer))
-	if reply.voucher != nil {
-		t.Add(pluginName, "the session with %s vouches for the answer: it is valid until the session reports its end", upstream)
-	}
-}
-
 // write writes a reply, which it does not use again.
 func write(w dns.ResponseWriter, reply *dns.Msg) {
 	writeMsg := w.WriteMsg

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/explain"
 )
 
 // invalidQuery is the error of a query that cannot be forwarded.
@@ -67,7 +68,7 @@ func (f *Forward) forwardMessage(ctx context.Context, state *request.Request) (f
 	}
 	x.users++ // until the wait is over, since x may be cancelled
 	defer x.leave()
-	x.span = ot.SpanFromContext(ctx)
+	x.span, x.explained = ot.SpanFromContext(ctx), explain.From(ctx)
 	var b batch.Batch
 	x.run(&b)
 	b.Flush()
