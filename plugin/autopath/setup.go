@@ -4,6 +4,7 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
+	clog "github.com/coredns/coredns/plugin/pkg/log"
 
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
@@ -11,6 +12,8 @@ import (
 )
 
 const pluginName = "autopath"
+
+var log = clog.NewWithPlugin(pluginName)
 
 // SearchLister is a plugin that has the search lists of clients, such as kubernetes.
 type SearchLister interface {
@@ -57,18 +60,23 @@ func setup(c *caddy.Controller) error {
 	return nil
 }
 
-// finder returns the search lists, when all plugins of the server block exist.
+// finder returns the search lists, when all plugins of the server block exist. As in CoreDNS, a plugin that is absent or has no
+// search lists now ends no start: no query is expanded.
 func (p *parsed) finder(config *dnsserver.Config) (searchlist.Finder, error) {
 	if p.lists != nil {
 		return p.lists, nil
 	}
-	h, ok := config.Handler(p.plugin).(SearchLister)
-	if !ok {
-		return nil, p.at.Errorf("invalid source @%s: want a plugin of this server block that has search lists, such as kubernetes with pods verified", p.plugin)
+	switch h := config.Handler(p.plugin).(type) {
+	case nil:
+		log.Warningf("%s:%d: @%s: the server block has no such plugin: no query is expanded", p.at.File, p.at.Line, p.plugin)
+		return sharedList{}, nil
+	case SearchLister:
+		lists, err := h.SearchLists()
+		if err != nil {
+			log.Warningf("%s:%d: @%s: %v: no query is expanded", p.at.File, p.at.Line, p.plugin, err)
+			return sharedList{}, nil
+		}
+		return lists, nil
 	}
-	lists, err := h.SearchLists()
-	if err != nil {
-		return nil, p.at.Errorf("@%s: %v", p.plugin, err)
-	}
-	return lists, nil
+	return nil, p.at.Errorf("invalid source @%s: want a plugin of this server block that has search lists, such as kubernetes with pods verified", p.plugin)
 }

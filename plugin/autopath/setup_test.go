@@ -108,17 +108,20 @@ func TestStart(t *testing.T) {
 		block    string
 		noCache  bool
 		complete []string       // zones of which one server has all names
+		err      error          // of the plugin
 		first    map[string]any // by client: the first suffix of its list, or the reason why the list is unknown
 	}{
-		"another plugin": {"autopath @lister\nlister", true, []string{"cluster.local."}, map[string]any{"10.1.0.1": "shop.svc.cluster.local."}},
-		"with a cache":   {"autopath @lister\nlister\ncache", false, []string{"cluster.local."}, map[string]any{"10.1.0.2": searchlist.NoPod}},
-		"a file":         {"autopath " + file + "\nignorant", true, nil, map[string]any{"192.0.2.1": "shop.svc.cluster.local.", "2001:db8::1": "shop.svc.cluster.local."}},
-		"an empty file":  {"autopath " + none + "\nignorant", true, nil, map[string]any{"192.0.2.1": searchlist.NoList}},
-		"the node":       {node + "cache", false, []string{"cluster.local."}, map[string]any{"10.1.0.1": "shop.svc.cluster.local.", "10.1.0.2": searchlist.NoPod}},
+		"another plugin": {"autopath @lister\nlister", true, []string{"cluster.local."}, nil, map[string]any{"10.1.0.1": "shop.svc.cluster.local."}},
+		"with a cache":   {"autopath @lister\nlister\ncache", false, []string{"cluster.local."}, nil, map[string]any{"10.1.0.2": searchlist.NoPod}},
+		"a file":         {"autopath " + file + "\nignorant", true, nil, nil, map[string]any{"192.0.2.1": "shop.svc.cluster.local.", "2001:db8::1": "shop.svc.cluster.local."}},
+		"an empty file":  {"autopath " + none + "\nignorant", true, nil, nil, map[string]any{"192.0.2.1": searchlist.NoList}},
+		"no plugin":      {"autopath @lister\nignorant", true, nil, nil, map[string]any{"10.1.0.1": searchlist.NoList}},
+		"no lists":       {"autopath @lister\nlister", true, nil, errors.New("no pods are watched"), map[string]any{"10.1.0.1": searchlist.NoList}},
+		"the node":       {node + "cache", false, []string{"cluster.local."}, nil, map[string]any{"10.1.0.1": "shop.svc.cluster.local.", "10.1.0.2": searchlist.NoPod}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			nextLister = lister{finder: lists{netip.MustParseAddr("10.1.0.1"): searchlist.New([]string{"shop.svc.cluster.local.", "cluster.local."})}}
+			nextLister = lister{err: tt.err, finder: lists{netip.MustParseAddr("10.1.0.1"): searchlist.New([]string{"shop.svc.cluster.local.", "cluster.local."})}}
 			a, err := start(t, "cluster.local:0 b.test:0", tt.block)
 			if err != nil {
 				t.Fatal(err)
@@ -142,14 +145,10 @@ func TestStart(t *testing.T) {
 func TestStartErrors(t *testing.T) {
 	for _, tt := range []struct {
 		block string
-		err   error
 		want  string
 	}{
-		{"autopath @lister", nil, "invalid source @lister: want a plugin of this server block that has search lists"},
-		{"autopath @ignorant\nignorant", nil, "invalid source @ignorant: want a plugin"},
-		{"autopath @lister\nlister", errors.New("no pods are watched"), "@lister: no pods are watched"},
+		{"autopath @ignorant\nignorant", "invalid source @ignorant: want a plugin of this server block that has search lists"},
 	} {
-		nextLister = lister{err: tt.err}
 		_, err := start(t, "cluster.local:0", tt.block)
 		if err == nil || !strings.Contains(err.Error(), "plugin/autopath: Corefile:2 - Error during parsing: "+tt.want) {
 			t.Errorf("%q: error %v", tt.block, err)

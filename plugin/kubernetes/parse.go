@@ -145,7 +145,7 @@ var parsers = corefile.Options[*Kubernetes]{
 	"ttl":                {Min: 1, Max: 1, Form: "seconds, 0 to 3600", Parse: parseTTL},
 	"noendpoints":        {Form: "no argument", Parse: func(k *Kubernetes, _ []string) error { k.source.Endpoints = false; return nil }},
 	"zonal":              {Form: "no argument", Parse: func(k *Kubernetes, _ []string) error { k.source.Zones = true; return nil }},
-	"ignore":             {Min: 1, Max: 1, Form: "empty_service", Parse: parseIgnore},
+	"ignore":             {Min: 1, Max: -1, Form: "empty_service", Parse: parseIgnore},
 	"fallthrough":        {Max: -1, Form: "zones, or none for all", Parse: func(k *Kubernetes, args []string) error { k.Fall.SetZonesFromArgs(args); return nil }},
 	"topology":           {Max: -1, Once: true, Form: "nothing, or the default of headless Services: keys KEY...", Parse: parseTopology},
 	"trust":              {Min: 1, Max: -1, Form: "ranges of addresses such as 10.0.0.0/8", Parse: parseTrust},
@@ -206,6 +206,7 @@ func parseTTL(k *Kubernetes, args []string) error {
 	return nil
 }
 
+// parseIgnore parses ignore empty_service. As in CoreDNS, further arguments have no meaning.
 func parseIgnore(k *Kubernetes, args []string) error {
 	if args[0] != "empty_service" {
 		return fmt.Errorf("%q", args[0])

@@ -108,6 +108,7 @@ func TestParse_Accepted(t *testing.T) {
 		{"noendpoints", func(k *Kubernetes) bool { return !k.source.Endpoints }},
 		{"zonal", func(k *Kubernetes) bool { return k.source.Zones }},
 		{"coherent", func(k *Kubernetes) bool { return k.coherent }},
+		{"ignore empty_service further words", func(k *Kubernetes) bool { return k.ignoreEmpty }},
 		{"ignore empty_service", func(k *Kubernetes) bool { return k.ignoreEmpty }},
 		{"topology", func(k *Kubernetes) bool { return k.source.Topology && k.topologyKeys == nil && k.trust == nil }},
 		{"topology keys kubernetes.io/hostname *", func(k *Kubernetes) bool {
