@@ -42,6 +42,7 @@ test: ## every test, beside real servers, which it installs or builds first
 	test/install.sh
 	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 20m $$(go list ./... | grep -vE '/test/(nodelocal|inkernel)$$')
 	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 20m -p 1 ./test/nodelocal ./test/inkernel
+	cd deploy/image && GOWORK=off go test -count=1 ./...
 
 # A cluster of one node: etcd, the parts of Kubernetes and containerd, in namespaces of their own.
 e2e: ## images and deploy/ on a real kubelet, queried from pods; needs root
