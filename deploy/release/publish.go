@@ -49,11 +49,19 @@ func (r *release) publish(ctx context.Context) error {
 	return r.cosign(ctx, cosign, "sign", r.repository+"/charts/nearside@"+digest)
 }
 
-// cosign signs with the key, or with the identity of the workflow.
+// cosign signs with the key and without an entry in a public log, or with the identity of the workflow.
 func (r *release) cosign(ctx context.Context, program, command string, args ...string) error {
 	options := []string{command, "--yes"}
-	if r.key != "" { // such as that of a test: without an entry in the public log
-		options = append(options, "--key", r.key, "--tlog-upload=false")
+	if r.key != "" {
+		services, err := r.output(ctx, program, "signing-config", "create") // without services, of which a log is one
+		if err != nil {
+			return err
+		}
+		file := filepath.Join(r.root, "bin", "tools", "signing-config.json")
+		if err := os.WriteFile(file, []byte(services), 0o600); err != nil {
+			return err
+		}
+		options = append(options, "--key", r.key, "--signing-config", file)
 	}
 	_, err := r.output(ctx, program, append(options, args...)...)
 	return err
