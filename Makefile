@@ -5,7 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build image release-check release run test e2e conformance unit lint fuzz properties history mcs clients curves lives mutations upstream bench scale clean
+.PHONY: build image release-check release run test e2e conformance unit lint fuzz properties history mcs clients curves lives mutations upstream bench scale slo clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
@@ -120,6 +120,11 @@ bench: ## CPU per query and memory beside other servers, as printed in test/benc
 scale: ## cluster DNS beside CoreDNS on large clusters: start, relist, restart of the API server, rolling update, changes under load
 	test/install.sh coredns dnsperf etcd kube-apiserver
 	go run ./test/scale $(SCALE)
+
+# Fifteen minutes. SLO='-size large' has 15,000 nodes.
+slo: ## lookups and changes as ClusterLoader2 measures them, beside CoreDNS and node-local-dns's Corefile, as printed in docs/slo.md
+	test/install.sh coredns etcd kube-apiserver
+	go run ./test/scale -slo $(SLO)
 
 clean:
 	rm -rf bin
