@@ -123,7 +123,7 @@ scale: ## cluster DNS beside CoreDNS on large clusters: start, relist, restart o
 
 # Fifteen minutes. SLO='-size large' has 15,000 nodes.
 slo: ## lookups and changes as ClusterLoader2 measures them, beside CoreDNS and node-local-dns's Corefile, as printed in docs/slo.md
-	test/install.sh coredns etcd kube-apiserver
+	test/install.sh coredns dnsperf etcd kube-apiserver
 	go run ./test/scale -slo $(SLO)
 
 clean:

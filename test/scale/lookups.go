@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -26,74 +27,70 @@ func newLookups(c generated.Cluster, clients int, server string) *lookups {
 	return &lookups{cluster: c, clients: clients, server: server}
 }
 
-// looked are the results of lookups.
-type looked struct {
-	count, failed int
-	took          []time.Duration // of those that did not fail
+// lookupResults are the results of lookups.
+type lookupResults struct {
+	failed    int
+	latencies []time.Duration // also of those that failed, from the time at which the lookup was due
 }
 
-func (l *looked) addTo(all figures, phase, name string) {
-	slices.Sort(l.took)
-	all.add(figure(phase, lookupCount), name, float64(l.count))
-	all.add(figure(phase, lookupErrors), name, 100*float64(l.failed)/float64(max(1, l.count)))
-	if len(l.took) > 0 {
-		all.add(figure(phase, lookups50), name, dnsperf.Percentile(l.took, 50))
-		all.add(figure(phase, lookups99), name, dnsperf.Percentile(l.took, 99))
-		all.add(figure(phase, lookupsMax), name, dnsperf.Percentile(l.took, 100))
+func (r *lookupResults) addTo(all figures, phase, name string) {
+	slices.Sort(r.latencies)
+	count := len(r.latencies)
+	all.add(figure(phase, lookupCount), name, float64(count))
+	all.add(figure(phase, lookupErrors), name, 100*float64(r.failed)/float64(max(1, count)))
+	if count > 0 {
+		all.add(figure(phase, lookups50), name, dnsperf.Percentile(r.latencies, 50))
+		all.add(figure(phase, lookups99), name, dnsperf.Percentile(r.latencies, 99))
+		all.add(figure(phase, lookupsMax), name, dnsperf.Percentile(r.latencies, 100))
 	}
 }
 
-// during looks up names from all clients until a function returns.
-func (l *lookups) during(ctx context.Context, do func(context.Context) error) (looked, error) {
+// during looks up names from all clients until a function returns. The clients begin one after the other within the time between two
+// lookups of one client.
+func (l *lookups) during(ctx context.Context, do func(context.Context) error) (all lookupResults, err error) {
 	looking, stop := context.WithCancel(ctx)
 	defer stop()
 	var running sync.WaitGroup
-	results := make([]looked, l.clients)
+	began, results := time.Now(), make([]lookupResults, l.clients)
 	for i := range results {
-		running.Go(func() { results[i] = l.client(looking, i) })
+		running.Go(func() {
+			results[i] = l.client(looking, began.Add(lookupPause*time.Duration(i)/time.Duration(l.clients)))
+		})
 	}
-	err := do(ctx)
+	err = do(ctx)
+	due := int(time.Since(began)/lookupPause-1) * l.clients
 	stop()
 	running.Wait()
-	var all looked
 	for _, r := range results {
-		all.count, all.failed, all.took = all.count+r.count, all.failed+r.failed, append(all.took, r.took...)
+		all.failed, all.latencies = all.failed+r.failed, append(all.latencies, r.latencies...)
+	}
+	if count := len(all.latencies); err == nil && count < due {
+		err = fmt.Errorf("%d lookups, want %d: the clients are too slow", count, due)
 	}
 	return all, err
 }
 
-// client looks up names at the rate of one client until the end. The clients begin one after the other within the time between two
-// lookups.
-func (l *lookups) client(ctx context.Context, number int) (r looked) {
-	const pause = time.Second / lookupRate
-	if !sleep(ctx, pause*time.Duration(number)/time.Duration(l.clients)) {
-		return r
-	}
-	ticker := time.NewTicker(pause)
-	defer ticker.Stop()
+// lookupPause is the time between two lookups of a client.
+const lookupPause = time.Second / lookupRate
+
+// client looks up names at the rate of one client from a time on. A lookup that begins late counts from the time at which it was due.
+func (l *lookups) client(ctx context.Context, first time.Time) (r lookupResults) {
 	var mu sync.Mutex
 	var running sync.WaitGroup
 	defer running.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return r
-		case <-ticker.C:
-		}
+	for due := first; sleep(ctx, time.Until(due)); due = due.Add(lookupPause) {
 		name, want := l.name()
 		running.Go(func() {
-			began := time.Now()
 			ok := lookUp(l.server, name, want)
-			took := time.Since(began)
+			latency := time.Since(due)
 			mu.Lock()
 			defer mu.Unlock()
-			if r.count++; ok {
-				r.took = append(r.took, took)
-			} else {
+			if r.latencies = append(r.latencies, latency); !ok {
 				r.failed++
 			}
 		})
 	}
+	return r
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

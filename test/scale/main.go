@@ -72,7 +72,10 @@ func run(ctx context.Context, args []string) error {
 		if err := child.Build(ctx, b.nodecache, "github.com/nearside-dns/nearside/cmd/nodecache"); err != nil {
 			return err
 		}
-		times := sloTimes{steady: time.Minute, changes: 2 * time.Minute, after: 10 * time.Second, ttl: 30}
+		times := sloTimes{
+			warmUp: 20 * time.Second, steady: 40 * time.Second, changes: 75 * time.Second,
+			restarts: 3, afterRestart: 5 * time.Second, ttl: 30, followed: 80,
+		}
 		return b.inWorld(func(api *kubeapi.Server) error { return b.measureSLO(ctx, api, wanted.sizes[0], times) })
 	}
 	if wanted.watches > 0 {
