@@ -3,7 +3,7 @@
 # or 2000x, and prints the number of inputs. It begins with the kept inputs, those of corpus.tar.xz.
 #
 #   test/fuzz/fuzz.sh 2000x
-#   test/fuzz/fuzz.sh -keep 1h     then write the inputs that reached more code to corpus.tar.xz, at most 100 of each target
+#   test/fuzz/fuzz.sh -keep 1h     then write the inputs that reached more code to corpus.tar.xz
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 keep=
@@ -31,16 +31,22 @@ for folder in $(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirnam
 			echo "$folder $target failed"
 			exit 1
 		fi
-		inputs=$(grep -o 'execs: [0-9]*' "$work/log" | tail -1 | cut -d' ' -f2)
-		total=$((total + ${inputs:-0})) targets=$((targets + 1))
-		echo "$folder $target: ${inputs:-0} inputs"
+		inputs=$(grep -o 'execs: [0-9]*' "$work/log" | tail -1 | cut -d' ' -f2) || {
+			echo "$folder $target ran no inputs"
+			exit 1
+		}
+		total=$((total + inputs)) targets=$((targets + 1))
+		echo "$folder $target: $inputs inputs"
 	done
 done
 echo "$targets targets, $total inputs"
 
 if [[ $keep ]]; then
+	# Of each target at most 200 inputs of at most 4 KiB: the kept ones, whose time is 0, and then those that were found last.
+	find "$work/corpus" -type f -size +4k -delete
 	find "$work/corpus" -mindepth 2 -type d | while read -r folder; do
-		find "$folder" -maxdepth 1 -type f -printf '%s %p\n' | sort -n | tail -n +101 | cut -d' ' -f2- | xargs -r rm --
+		find "$folder" -maxdepth 1 -type f -printf '%T@ %p\n' | awk '{ print ($1 < 1 ? -1e12 : -$1), $2 }' |
+			sort -g | tail -n +201 | cut -d' ' -f2- | xargs -r rm --
 	done
 	tar -C "$work/corpus" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - . | xz -9 >"$archive"
 	ls -l "$archive"
