@@ -40,7 +40,8 @@ type history struct {
 	marks     []mark
 	missing   []string // effects of faults
 
-	droppedBefore int // datagrams, before the present phase
+	droppedBefore int   // datagrams, before the present phase
+	counted       int64 // when they were counted: later queries are of the present phase
 }
 
 // TestHistory runs real programs with faults, and with wall clocks that jump all the time, and compares every answer with the
@@ -173,7 +174,7 @@ func (h *history) run(p phase) {
 	h.t.Helper()
 	caches, servers := h.samples()
 	from := monotonic()
-	h.marks = append(h.marks, mark{requirements: p.requirements, from: from})
+	h.marks = append(h.marks, mark{requirements: p.requirements, from: max(h.counted, h.zero)})
 	switch {
 	case p.strict:
 		p.fault(h)
@@ -187,6 +188,7 @@ func (h *history) run(p phase) {
 	time.Sleep(p.calm)
 	cachesNow, serversNow := h.samples()
 	caches, servers = cachesNow.Since(caches), serversNow.Since(servers)
+	h.counted = monotonic()
 	m, dropped := &h.marks[len(h.marks)-1], h.dropped()
 	m.beyond, m.dropped = caches.Sum("nearside_cache_hits_beyond_ttl_total"), max(0, dropped-h.droppedBefore)
 	m.inKernel = caches.Sum("nearside_kernel_answered_total")
