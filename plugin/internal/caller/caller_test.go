@@ -2,6 +2,7 @@ package caller
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -138,17 +139,24 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzAppend asserts that Parse returns the names that Append accepts.
+// The names of nodes and zones that are valid.
+var (
+	validNode = regexp.MustCompile(`^[a-z0-9.-]{1,253}$`)
+	validZone = regexp.MustCompile(`^[A-Za-z0-9._-]{0,63}$`)
+)
+
+// FuzzAppend asserts that Append accepts valid names alone, and that Parse returns them.
 func FuzzAppend(f *testing.F) {
 	for _, o := range options {
 		f.Add(o.node, o.zone)
 	}
 	f.Add("", "zone")
 	f.Add(strings.Repeat("n", 254), strings.Repeat("z", 64))
+	f.Add("0", " ")
 	f.Fuzz(func(t *testing.T, node, zone string) {
 		data, ok := Append(nil, node, zone)
-		if want := node != "" && len(node) <= 253 && len(zone) <= 63; ok != want {
-			t.Fatalf("node of %d bytes, zone of %d: %t", len(node), len(zone), ok)
+		if want := validNode.MatchString(node) && validZone.MatchString(zone); ok != want {
+			t.Fatalf("node %q, zone %q: %t", node, zone, ok)
 		}
 		if !ok {
 			return
