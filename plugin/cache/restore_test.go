@@ -238,6 +238,10 @@ func FuzzRestore(f *testing.F) {
 	for range 50 {
 		f.Add(randomReply(r), byte(r.IntN(4)), int64(r.IntN(1e12)))
 	}
+	// A denial with another SOA record, which ends after its first name.
+	f.Add([]byte("\x00\x00\x80\x00\x00\x01\x00\x00\x00\x02\x00\x00\x01w\x00\x00\x01\x00\x01"+
+		"\x00\x00\x06\x00\x01\x00\x00\x00\x3c\x00\x16\x00\x00"+strings.Repeat("\x00\x00\x00\x3c", 5)+
+		"\x00\x00\x06\x00\x01\x00\x00\x00\x3c\x00\x01\x00"), byte(0), int64(1))
 	f.Fuzz(func(t *testing.T, reply []byte, flags byte, age int64) {
 		if age < 0 || len(reply) > dns.MaxMsgSize {
 			return

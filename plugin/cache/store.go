@@ -78,7 +78,7 @@ func (c *Cache) entryFor(r *upstreamReply) *answers.Entry {
 		return nil
 	}
 	e := c.newEntry(&r.facts, packOptions(r.options))
-	if e.Fill(lowered(r.msg, e)) != nil {
+	if e.Fill(lowered(r.msg, e)) != nil || !byGeneration && !e.Plain.Unpacks() {
 		return nil
 	}
 	return e
