@@ -1,5 +1,5 @@
 // Package explain records how one query is answered, step by step, for the command explain of both programs. Plugins add steps to the
-// trace in the context of a query; other queries have none. It imports no other package of the project.
+// trace in the context of a query; other queries have none. It imports CoreDNS, and no other package of the project.
 package explain
 
 import (
@@ -25,7 +25,7 @@ type Query struct {
 
 // Step is an event on the way of a query.
 type Step struct {
-	At     time.Duration // since the query
+	At     time.Duration // since the trace began
 	Plugin string        // or part of the program
 	Text   string
 }
@@ -37,6 +37,7 @@ type Trace struct {
 
 	mu    sync.Mutex
 	steps []Step
+	open  []*span // of the plugins that have received the query and have not returned
 }
 
 // New returns a trace of a query that begins now.
@@ -55,10 +56,19 @@ func (t *Trace) Add(plugin, format string, args ...any) {
 	if t == nil {
 		return
 	}
-	s := Step{At: time.Since(t.began), Plugin: plugin, Text: fmt.Sprintf(format, args...)}
+	s := Step{Plugin: plugin, Text: fmt.Sprintf(format, args...)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	s.At = time.Since(t.began) // with the lock: steps are in the order of their times
 	t.steps = append(t.steps, s)
+}
+
+// Elapsed returns the time since the trace began.
+func (t *Trace) Elapsed() time.Duration { return time.Since(t.began) }
+
+// Describe describes a reply: its code and the number of its records.
+func Describe(m *dns.Msg) string {
+	return fmt.Sprintf("%s, %d records", dns.RcodeToString[m.Rcode], len(m.Answer))
 }
 
 // Steps returns the steps in their order.
@@ -90,14 +100,14 @@ type Explanation struct {
 	Server string // address of the listener
 	Zone   string // of the server block, "" for none
 	Steps  []Step
-	Took   time.Duration
-	Reply  *dns.Msg // nil for no reply
-	// FastPath is the comparison with the answer from the store: the same bytes, or the reason for the difference.
+	Took   time.Duration // from the beginning of the trace to the end of the query
+	Reply  *dns.Msg      // nil for no reply
+	// FastPath is the comparison with the answer that the store had before the query: the same bytes, or the reason for the difference.
 	FastPath string
 }
 
-// Lister is a plugin that knows the search lists of clients.
-type Lister interface {
+// SearchListProvider is a plugin that knows the search lists of clients.
+type SearchListProvider interface {
 	// SearchListOf returns the suffixes of a client's search list and their origin, or nil and the reason why the list is unknown.
 	SearchListOf(client netip.Addr) (suffixes []string, origin string)
 }
@@ -106,8 +116,9 @@ type Lister interface {
 type Server interface {
 	// Explain returns the explanation of a query by each listener whose server blocks may be meant.
 	Explain(ctx context.Context, q Query) ([]Explanation, error)
-	// SearchListOf returns the search list of a client as Lister does, by the first server block that has a Lister.
-	SearchListOf(client netip.Addr) (suffixes []string, origin string)
+	// SearchListOf returns the search list of a client as SearchListProvider does: by the server block of a name, otherwise by the first
+	// block that knows it, in the order of listeners and zones.
+	SearchListOf(client netip.Addr, name string) (suffixes []string, origin string)
 }
 
 var (
