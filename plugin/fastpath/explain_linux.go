@@ -181,7 +181,12 @@ type storedReply struct {
 func (s *server) findStored(packet []byte, q explain.Query) *storedReply {
 	r := &storedReply{query: q, packet: packet, at: answers.Now(), random: newRandom()}
 	r.peek = true
-	if !r.find(s, packet, q.Client, r.at) {
+	found := r.find(s, packet, q.Client, r.at)
+	switch {
+	case r.viewed && r.unnamed && q.Node != "": // plugins trust that of an explained query
+		r.without = fmt.Sprintf("a query from %s with the caller option is not trusted; that of a nodecache is from its node", q.Client)
+		return r
+	case !found:
 		r.without = r.whyNot(s)
 		return r
 	}
@@ -254,8 +259,6 @@ func (r *storedReply) compare(reply []byte) string {
 		return "not compared: no answer was stored before this query"
 	case r.without != "":
 		return "not compared: " + r.without
-	case r.viewed && r.unnamed && r.query.Node != "":
-		return "not compared: readers do not trust the caller option of " + r.query.Client.String()
 	case reply == nil:
 		return "another answer: the plugins do not reply"
 	case bytes.Equal(r.reply, reply), bytes.Equal(r.render(answers.Now()), reply): // TTLs may have changed since
