@@ -5,6 +5,7 @@
 package autopath
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -44,8 +45,8 @@ func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 	}
 	list, reason := a.lists.Find(addressOf(w))
 	if trace := explain.From(ctx); trace != nil {
-		suffixes, origin := a.SearchListOf(addressOf(w))
-		trace.Add(pluginName, "search list of %s: %s (%s)", addressOf(w), strings.Join(suffixes, " "), origin)
+		suffixes, origin := describeList(list, reason)
+		trace.Add(pluginName, "search list of %s: %s (%s)", addressOf(w), cmp.Or(strings.Join(suffixes, " "), "none"), origin)
 	}
 	if block.WireResult(ctx, r) == nil { // otherwise ServeWire has counted the query
 		countClient(metrics.WithServer(ctx), list, reason)
@@ -60,9 +61,13 @@ func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 	return a.Expander.ServeDNS(ctx, w, r, &expand.Question{Base: base, Suffixes: list.Suffixes, ListID: list.ID})
 }
 
-// SearchListOf implements explain.Lister.
+// SearchListOf implements explain.SearchListProvider.
 func (a *Autopath) SearchListOf(client netip.Addr) (suffixes []string, origin string) {
-	list, reason := a.lists.Find(client)
+	return describeList(a.lists.Find(client))
+}
+
+// describeList returns the suffixes of a list and their origin, or nil and the reason why there is none.
+func describeList(list *searchlist.List, reason searchlist.Unknown) (suffixes []string, origin string) {
 	switch {
 	case list == nil:
 		return nil, "unknown: " + reason.String()

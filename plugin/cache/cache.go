@@ -123,24 +123,18 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 func (c *Cache) explain(t *explain.Trace, e *answers.Entry, state freshness, now time.Duration) {
 	switch {
 	case e == nil:
-		t.Add(pluginName, "miss: no answer is cached")
+		t.Add(pluginName, "miss: no answer is stored")
 	case e.Views != nil:
-		t.Add(pluginName, "miss: the answer depends on the caller, and is not cached here")
-	case !e.Current():
-		t.Add(pluginName, "miss: a session has reported the end of the cached answer, or its data have changed")
-	case state == fresh && e.Vouched(now):
-		t.Add(pluginName, "hit: cached %s ago, valid while the session with cluster DNS is heard", age(e, now))
+		t.Add(pluginName, "miss: the answer depends on the caller, and this plugin stores none of it")
 	case state == fresh:
-		t.Add(pluginName, "hit: cached %s ago, its TTL ends in %s", age(e, now), (e.Expires - now).Round(time.Second))
+		t.Add(pluginName, "hit: %s", e.Describe(now))
+	case state == stale && c.stale.verify:
+		t.Add(pluginName, "stale: %s; it is served if the upstream fails or is slow (serve_stale)", e.Describe(now))
 	case state == stale:
-		t.Add(pluginName, "stale: the TTL of the cached answer ended %s ago; it is served if the upstream fails (serve_stale)", (now - e.Expires).Round(time.Second))
+		t.Add(pluginName, "stale: %s; it is served and refreshed (serve_stale)", e.Describe(now))
 	default:
-		t.Add(pluginName, "miss: the TTL of the cached answer ended %s ago", (now - e.Expires).Round(time.Second))
+		t.Add(pluginName, "miss: %s", e.Describe(now))
 	}
-}
-
-func age(e *answers.Entry, now time.Duration) time.Duration {
-	return (now - e.Stored).Round(time.Second)
 }
 
 // logUnkeyedOption logs once that queries with an EDNS option are not cached: a plugin or a forwarder in front of the cache

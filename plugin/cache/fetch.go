@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/explain"
 )
 
 // fetch answers a query without a usable entry: with the reply of the next plugin, or with the reply to another query for
@@ -27,6 +28,7 @@ func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, q *clientQuery)
 			res := c.lead(ctx, newRecorder(w), q, f, false)
 			return c.deliver(ctx, w, q, &res, false)
 		}
+		explain.From(ctx).Add(pluginName, "waits for the reply to the same query of another client")
 		select {
 		case <-f.done:
 		case <-ctx.Done():
@@ -92,6 +94,9 @@ func (c *Cache) queryNext(ctx context.Context, w *recorder, q *clientQuery, refr
 	r := q.forNext()
 	ctx, recorded := answers.Record(context.WithValue(ctx, behindCache{}, true), r)
 	code, err := plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
+	if trace := explain.From(ctx); trace != nil {
+		explainReply(trace, w.reply, code, err)
+	}
 	switch {
 	case w.reply == nil && ctx.Err() != nil:
 		return result{code: code, err: err, abandoned: true}
@@ -108,6 +113,18 @@ func (c *Cache) queryNext(ctx context.Context, w *recorder, q *clientQuery, refr
 		answers.MarkPrivate(ctx) // so that a cache in front does not store it either
 	}
 	return res
+}
+
+// explainReply adds the reply of the next plugin, nil without one.
+func explainReply(t *explain.Trace, reply *dns.Msg, code int, err error) {
+	switch {
+	case reply != nil:
+		t.Add(pluginName, "the plugins after it replied %s", explain.Describe(reply))
+	case err != nil:
+		t.Add(pluginName, "the plugins after it returned %s: %v", dns.RcodeToString[code], err)
+	default:
+		t.Add(pluginName, "the plugins after it returned %s", dns.RcodeToString[code])
+	}
 }
 
 // failure returns the result of a query without a reply, and stores it if that is configured.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/explain"
 )
 
 // prefetchOptions select the popular answers that are fetched again before they expire.
@@ -56,7 +57,7 @@ func (c *Cache) refresh(ctx context.Context, q *clientQuery, e *answers.Entry) {
 	}
 	q.msg, q.udp = q.msg.Copy(), false        // the server reuses the client's message
 	q.msg.RecursionDesired, q.RD = true, true // the reply is for clients with RD as well
-	ctx = metadata.ContextWithMetadata(context.WithoutCancel(ctx))
+	ctx = metadata.ContextWithMetadata(explain.Background(context.WithoutCancel(ctx)))
 	started := c.inBackground(q, func() {
 		renewed := false
 		defer func() { c.endRefresh(e, renewed, retry) }()

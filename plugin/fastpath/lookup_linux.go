@@ -20,6 +20,7 @@ type lookup struct {
 	query   answers.Query
 	nested  bool          // names are not expanded: a plugin has sent the query to answer another one
 	waited  bool          // the queries have waited for their names: Entry.Waits is ignored
+	peek    bool          // the query is not counted for prefetch
 	single  bool          // the plugins have ignored the search list of the query, and answered its name alone
 	reply   []byte        // of the plugin chain, whose entry may have ended already; nil without one
 	since   time.Duration // the plugin chain has made the reply since then
@@ -81,7 +82,7 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	}
 	l.beyond = e.Cached && e.Expires != 0 && now >= e.Expires
 	// Otherwise it is to be prefetched.
-	return l.reply != nil || e.Popularity == nil || !e.Popularity.Count(now) || e.Popularity.Refreshing.Load() || e.Vouched(now)
+	return l.reply != nil || l.peek || e.Popularity == nil || !e.Popularity.Count(now) || e.Popularity.Refreshing.Load() || e.Vouched(now)
 }
 
 // isLogged reports whether plugin log may log the answer to a query, given what it logs.

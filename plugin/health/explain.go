@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,36 +9,64 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 )
 
-// explainTimeout bounds the time of an explanation, with the queries of all candidates.
-const explainTimeout = 20 * time.Second
+const (
+	// explainTimeout bounds the time of an explanation, with the queries of all candidates.
+	explainTimeout = 20 * time.Second
+	// maxSuffixes limits the search list of a request, as glibc and Kubernetes do.
+	maxSuffixes = 32
+	// defaultNdots is the number of dots from which resolvers query a name itself first, as the kubelet sets it.
+	defaultNdots = 5
+	// explainHeader is the header that requests must have, which a web page cannot set for another site; the responses have it, too.
+	// The subcommand explain has the same constant.
+	explainHeader = "Nearside-Explain"
+)
 
-// ndots is the number of dots from which resolvers query a name itself first, as the kubelet sets it.
-const ndots = 5
+// explaining has a place for each explanation at a time.
+var explaining = make(chan struct{}, 2)
 
 // serveExplain answers a request with the explanations of a question: those of the name itself, or those of the candidates that the
 // client's resolver would query until one has data.
 func serveExplain(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set(explainHeader, "1")
 	server := explain.Registered()
 	if server == nil {
 		http.Error(w, "this program explains no queries", http.StatusNotImplemented)
 		return
 	}
-	q, err := questionOf(r.URL.Query())
+	if r.Header.Get(explainHeader) == "" {
+		http.Error(w, "the request lacks the header "+explainHeader+": 1", http.StatusForbidden)
+		return
+	}
+	q, err := parseQuestion(r.URL.Query())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	select {
+	case explaining <- struct{}{}:
+		defer func() { <-explaining }()
+	default:
+		http.Error(w, fmt.Sprintf("%d explanations are running: try again", cap(explaining)), http.StatusTooManyRequests)
+		return
+	}
+	// The deadlines of the server end before; that for reading would cancel the request.
+	deadline, control := time.Now().Add(explainTimeout+ioTimeout), http.NewResponseController(w)
+	if err := errors.Join(control.SetReadDeadline(deadline), control.SetWriteDeadline(deadline)); err != nil {
+		log.Debugf("The deadlines of an explanation are those of /health: %v", err)
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), explainTimeout)
 	defer cancel()
-	report, err := explained(ctx, server, q, r.URL.Query().Get("search"))
+	report, err := q.explain(ctx, server)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -53,17 +82,27 @@ func serveExplain(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, report) // the client is gone
 }
 
-// questionOf returns the query of a request: name, client, type (A) and transport (udp).
-func questionOf(values url.Values) (q explain.Query, err error) {
+// question is what a client's resolver is to find.
+type question struct {
+	explain.Query
+	search []string // of the request; empty for the list of the client
+	ndots  int
+}
+
+// parseQuestion returns the question of a request: name, client, type (A), transport (udp), node and zone of the caller option, search
+// list with commas or spaces, and ndots (5).
+func parseQuestion(values url.Values) (q question, err error) {
 	q.Name = values.Get("name")
 	if _, ok := dns.IsDomainName(q.Name); !ok || q.Name == "" {
 		return q, fmt.Errorf("invalid name %q", q.Name)
 	}
 	q.Client = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if client := values.Get("client"); client != "" {
-		if q.Client, err = netip.ParseAddr(client); err != nil {
+		address, err := netip.ParseAddr(client)
+		if err != nil {
 			return q, fmt.Errorf("invalid client %q: want an address", client)
 		}
+		q.Client = address.WithZone("").Unmap()
 	}
 	q.Type = dns.TypeA
 	if text := values.Get("type"); text != "" {
@@ -79,7 +118,26 @@ func questionOf(values url.Values) (q explain.Query, err error) {
 	default:
 		return q, fmt.Errorf("invalid transport %q: want udp or tcp", transport)
 	}
-	return q, nil
+	return q, q.parseFurther(values)
+}
+
+// parseFurther parses caller, search list and ndots.
+func (q *question) parseFurther(values url.Values) (err error) {
+	q.Node, q.Zone = values.Get("node"), values.Get("zone")
+	if _, ok := caller.Append(nil, cmp.Or(q.Node, "node"), q.Zone); !ok || q.Node == "" && q.Zone != "" {
+		return fmt.Errorf("invalid node %q with zone %q: want the name of a node, and optionally its zone", q.Node, q.Zone)
+	}
+	q.search = strings.FieldsFunc(values.Get("search"), func(c rune) bool { return c == ',' || c == ' ' })
+	if len(q.search) > maxSuffixes {
+		return fmt.Errorf("invalid search: %d suffixes, want at most %d", len(q.search), maxSuffixes)
+	}
+	q.ndots = defaultNdots
+	if text := values.Get("ndots"); text != "" {
+		if q.ndots, err = strconv.Atoi(text); err != nil || q.ndots < 0 || q.ndots > 15 {
+			return fmt.Errorf("invalid ndots %q: want 0-15", text)
+		}
+	}
+	return nil
 }
 
 // report is the answer to a request.
@@ -87,51 +145,70 @@ type report struct {
 	Name       string      `json:"name"`
 	Type       string      `json:"type"`
 	Client     string      `json:"client"`
+	Node       string      `json:"node,omitempty"`
+	Zone       string      `json:"zone,omitempty"`
 	Transport  string      `json:"transport"`
+	Ndots      int         `json:"ndots"`
 	SearchList []string    `json:"searchList"`
 	Origin     string      `json:"searchListOrigin"`
 	Candidates []candidate `json:"candidates"`
+	Cut        string      `json:"cut,omitempty"` // why further candidates are not explained
 }
 
 // candidate is a name that the client queries, as a listener answers it.
 type candidate struct {
 	Name     string `json:"name"`
+	Skipped  string `json:"skipped,omitempty"` // why it is not queried; the other fields are empty then
 	Listener string `json:"listener"`
 	Zone     string `json:"zone"`
 	Steps    []step `json:"steps"`
-	Took     string `json:"took"`
+	Took     int64  `json:"tookMicroseconds"`
 	Reply    string `json:"reply"`
 	FastPath string `json:"fastPath"`
-	rcode    int
 	data     bool
 }
 
+// step is a step of a candidate. Its duration is the time until the next step, or until the end.
 type step struct {
-	At     string `json:"at"`
-	Plugin string `json:"plugin"`
-	Text   string `json:"text"`
+	Offset   int64  `json:"offsetMicroseconds"`
+	Duration int64  `json:"durationMicroseconds"`
+	Plugin   string `json:"plugin"`
+	Text     string `json:"text"`
 }
 
 var errNoAnswer = errors.New("no listener explains the query")
 
-// explained explains the candidates of a question in turn, until one has data. The search list of the request, with commas or spaces, precedes that of the client.
-func explained(ctx context.Context, server explain.Server, q explain.Query, search string) (*report, error) {
-	transport := "udp"
-	if q.TCP {
-		transport = "tcp"
+// explain explains the candidates of a question in turn, until one has data or the time is over.
+func (q question) explain(ctx context.Context, server explain.Server) (*report, error) {
+	r := &report{
+		Name: q.Name, Type: dns.TypeToString[q.Type], Client: q.Client.String(), Node: q.Node, Zone: q.Zone, Transport: "udp", Ndots: q.ndots,
 	}
-	r := &report{Name: q.Name, Type: dns.TypeToString[q.Type], Client: q.Client.String(), Transport: transport}
+	if q.TCP {
+		r.Transport = "tcp"
+	}
 	switch {
 	case dns.IsFqdn(q.Name):
-		r.Origin = "none: the name ends with a dot"
-	case search != "":
-		r.SearchList, r.Origin = strings.FieldsFunc(search, func(c rune) bool { return c == ',' || c == ' ' }), "of the request"
+		r.Origin = "the name ends with a dot"
+	case len(q.search) > 0:
+		r.SearchList, r.Origin = q.search, "of the request"
 	default:
-		r.SearchList, r.Origin = server.SearchListOf(q.Client)
+		r.SearchList, r.Origin = server.SearchListOf(q.Client, dns.Fqdn(q.Name))
 	}
-	for _, name := range candidatesOf(q.Name, r.SearchList) {
+	if r.SearchList == nil {
+		r.SearchList = []string{} // an array in JSON
+	}
+	names := candidatesOf(q.Name, r.SearchList, q.ndots)
+	for i, name := range names {
+		if ctx.Err() != nil {
+			r.Cut = fmt.Sprintf("%d candidates are not explained: %s", len(names)-i, whyCut(ctx.Err()))
+			break
+		}
+		if _, ok := dns.IsDomainName(name); !ok {
+			r.Candidates = append(r.Candidates, candidate{Name: name, Steps: []step{}, Skipped: "not queried: the name is too long, or has an empty label"})
+			continue
+		}
 		q.Name = name
-		all, err := server.Explain(ctx, q)
+		all, err := server.Explain(ctx, q.Query)
 		if err != nil {
 			return nil, err
 		}
@@ -145,14 +222,22 @@ func explained(ctx context.Context, server explain.Server, q explain.Query, sear
 			break
 		}
 	}
-	if len(r.Candidates) == 0 {
+	if len(r.Candidates) == 0 && r.Cut == "" {
 		return nil, errNoAnswer
 	}
 	return r, nil
 }
 
+// whyCut describes the end of the context of an explanation.
+func whyCut(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Sprintf("an explanation takes at most %s", explainTimeout)
+	}
+	return "the program ends or reloads its configuration"
+}
+
 // candidatesOf returns the names that a resolver queries for a name, in order (resolv.conf(5)).
-func candidatesOf(name string, suffixes []string) (names []string) {
+func candidatesOf(name string, suffixes []string, ndots int) (names []string) {
 	if dns.IsFqdn(name) {
 		return []string{name}
 	}
@@ -170,12 +255,16 @@ func candidatesOf(name string, suffixes []string) (names []string) {
 }
 
 func candidateOf(e explain.Explanation) candidate {
-	c := candidate{Name: e.Query.Name, Listener: e.Server, Zone: e.Zone, Took: e.Took.Round(time.Microsecond).String(), FastPath: e.FastPath, Reply: "no reply"}
+	c := candidate{Name: e.Query.Name, Listener: e.Server, Zone: e.Zone, Took: e.Took.Microseconds(), FastPath: e.FastPath, Reply: "no reply"}
 	if e.Reply != nil {
-		c.Reply, c.rcode, c.data = e.Reply.String(), e.Reply.Rcode, len(e.Reply.Answer) > 0
+		c.Reply, c.data = e.Reply.String(), len(e.Reply.Answer) > 0
 	}
-	for _, s := range e.Steps {
-		c.Steps = append(c.Steps, step{At: s.At.Round(time.Microsecond).String(), Plugin: s.Plugin, Text: s.Text})
+	for i, s := range e.Steps {
+		end := c.Took
+		if i+1 < len(e.Steps) {
+			end = e.Steps[i+1].At.Microseconds()
+		}
+		c.Steps = append(c.Steps, step{Offset: s.At.Microseconds(), Duration: end - s.At.Microseconds(), Plugin: s.Plugin, Text: s.Text})
 	}
 	return c
 }
@@ -183,21 +272,29 @@ func candidateOf(e explain.Explanation) candidate {
 // String returns the report as text.
 func (r *report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s for %s over %s\n", r.Name, r.Type, r.Client, r.Transport)
-	list := strings.Join(r.SearchList, " ")
-	if list == "" {
-		list = "none"
+	fmt.Fprintf(&b, "%s %s for %s over %s", r.Name, r.Type, r.Client, r.Transport)
+	if r.Node != "" {
+		fmt.Fprintf(&b, ", caller option: node %q, zone %q", r.Node, r.Zone)
 	}
-	fmt.Fprintf(&b, "search list: %s (%s)\n", list, r.Origin)
+	fmt.Fprintf(&b, "\nsearch list: %s (%s), ndots %d\n", cmp.Or(strings.Join(r.SearchList, " "), "none"), r.Origin, r.Ndots)
 	for _, c := range r.Candidates {
+		if c.Skipped != "" {
+			fmt.Fprintf(&b, "\n%s\n  %s\n", c.Name, c.Skipped)
+			continue
+		}
 		fmt.Fprintf(&b, "\n%s on %s\n", c.Name, c.Listener)
 		for _, s := range c.Steps {
-			fmt.Fprintf(&b, "  %10s  %s: %s\n", s.At, s.Plugin, s.Text)
+			fmt.Fprintf(&b, "  %10s %10s  %s: %s\n", microseconds(s.Offset), "+"+microseconds(s.Duration).String(), s.Plugin, s.Text)
 		}
-		fmt.Fprintf(&b, "  %10s  answered; fast path: %s\n", c.Took, c.FastPath)
+		fmt.Fprintf(&b, "  %10s %10s  answered; fast path: %s\n", microseconds(c.Took), "", c.FastPath)
 		for line := range strings.Lines(c.Reply) {
 			fmt.Fprintf(&b, "    %s\n", strings.TrimRight(line, "\n"))
 		}
 	}
+	if r.Cut != "" {
+		fmt.Fprintf(&b, "\n%s\n", r.Cut)
+	}
 	return b.String()
 }
+
+func microseconds(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -44,14 +44,18 @@ func (s *server) start() error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, http.StatusText(http.StatusOK)) })
 	mux.HandleFunc("GET /explain", serveExplain)
-	s.http = &http.Server{Handler: localOnly(mux), ReadTimeout: ioTimeout, IdleTimeout: ioTimeout}
+	var ctx context.Context
+	ctx, s.stop = context.WithCancel(context.Background())
+	server := &http.Server{
+		Handler: localOnly(mux), ReadTimeout: ioTimeout, WriteTimeout: ioTimeout, IdleTimeout: ioTimeout,
+		BaseContext: func(net.Listener) context.Context { return ctx }, // the end of the configuration cancels explanations
+	}
+	s.http = server
 	go func() {
-		if err := s.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			log.Errorf("%s is not served any more: %v", s.address, err)
 		}
 	}()
-	var ctx context.Context
-	ctx, s.stop = context.WithCancel(context.Background())
 	go s.probe(ctx)
 	return nil
 }
@@ -66,6 +70,7 @@ func (s *server) end() error {
 	defer cancel()
 	if err := s.http.Shutdown(ctx); err != nil {
 		log.Infof("Requests to %s were cut off: %v", s.address, err)
+		_ = s.http.Close() // its listener is closed already
 	}
 	s.http = nil
 	return nil
@@ -122,12 +127,26 @@ func (s *server) probe(ctx context.Context) {
 // localOnly serves all paths but /health only to processes of this machine.
 func localOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/health" && !isLocal(r) {
-			http.Error(w, "only for processes of this machine", http.StatusForbidden)
+		if refusal := refusalOf(r); r.URL.Path != "/health" && refusal != "" {
+			w.Header().Set(explainHeader, "1")
+			http.Error(w, "only for processes of this machine: "+refusal, http.StatusForbidden)
 			return
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// refusalOf returns the reason why a request may be of another machine, "" if it is of this one. A header that only proxies add is one.
+func refusalOf(r *http.Request) string {
+	if !isLocal(r) {
+		return "the request is from " + r.RemoteAddr
+	}
+	for _, name := range []string{"Forwarded", "Via", "X-Forwarded-For"} {
+		if r.Header.Values(name) != nil {
+			return "the request has the header " + name + " of a proxy"
+		}
+	}
+	return ""
 }
 
 // isLocal reports whether a request is from the loopback address, or from the address that it is sent to: one of this machine.

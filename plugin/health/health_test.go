@@ -44,16 +44,20 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestServe serves, ends and serves again on the same address.
-func TestServe(t *testing.T) {
+func freeAddress(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String()
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
+	return l.Addr().String()
+}
+
+// TestServe serves, ends and serves again on the same address.
+func TestServe(t *testing.T) {
+	address := freeAddress(t)
 	s := &server{settings: settings{address: address}}
 	for range 2 {
 		if err := s.start(); err != nil {
@@ -109,13 +113,35 @@ func TestLocal(t *testing.T) {
 	}
 }
 
+// TestForwarded: a request that a proxy of this machine has received from another one is refused.
+func TestForwarded(t *testing.T) {
+	for _, name := range []string{"", "Forwarded", "Via", "X-Forwarded-For", "x-forwarded-for"} {
+		for _, path := range []string{"/health", "/explain"} {
+			r := httptest.NewRequest(http.MethodGet, path, nil)
+			r.RemoteAddr = "127.0.0.1:1000"
+			if name != "" {
+				r.Header.Set(name, "192.0.2.7")
+			}
+			want := http.StatusOK
+			if name != "" && path == "/explain" {
+				want = http.StatusForbidden
+			}
+			w := httptest.NewRecorder()
+			localOnly(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+			if w.Code != want {
+				t.Errorf("%s with %q: %d, want %d", path, name, w.Code, want)
+			}
+		}
+	}
+}
+
 // scripted answers one name with data.
 type scripted struct {
 	name  string
 	asked []explain.Query
 }
 
-func (s *scripted) SearchListOf(client netip.Addr) ([]string, string) {
+func (s *scripted) SearchListOf(client netip.Addr, _ string) ([]string, string) {
 	if client.String() == "10.244.1.7" {
 		return []string{"shop.svc.cluster.local.", "svc.cluster.local."}, "pods of namespace shop"
 	}
@@ -124,7 +150,8 @@ func (s *scripted) SearchListOf(client netip.Addr) ([]string, string) {
 
 func (s *scripted) Explain(_ context.Context, q explain.Query) ([]explain.Explanation, error) {
 	s.asked = append(s.asked, q)
-	e := explain.Explanation{Query: q, Server: "dns://:53", Zone: ".", Steps: []explain.Step{{Plugin: "cache", Text: "miss"}}, FastPath: "the same bytes"}
+	e := explain.Explanation{Query: q, Server: "dns://:53", Zone: ".", Took: 5 * time.Millisecond, FastPath: "the same bytes"}
+	e.Steps = []explain.Step{{At: time.Millisecond, Plugin: "errors", Text: "passes the query on"}, {At: 3 * time.Millisecond, Plugin: "cache", Text: "miss"}}
 	m := new(dns.Msg).SetRcode(new(dns.Msg).SetQuestion(q.Name, q.Type), dns.RcodeNameError)
 	if q.Name == s.name {
 		m.Rcode = dns.RcodeSuccess
@@ -132,6 +159,12 @@ func (s *scripted) Explain(_ context.Context, q explain.Query) ([]explain.Explan
 	}
 	e.Reply = m
 	return []explain.Explanation{e}, nil
+}
+
+func explainRequest(query string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/explain?"+query, nil)
+	r.Header.Set(explainHeader, "1")
+	return r
 }
 
 // TestExplain: the candidates of the client's search list are queried until one has data.
@@ -142,13 +175,24 @@ func TestExplain(t *testing.T) {
 		code           int
 		text           string // part of the answer
 	}{
-		{"name=web.shop.svc.cluster.local.", "web.shop.svc.cluster.local.", []string{"web.shop.svc.cluster.local."}, 200, "none: the name ends with a dot"},
+		{"name=web.shop.svc.cluster.local.", "web.shop.svc.cluster.local.", []string{"web.shop.svc.cluster.local."}, 200, "the name ends with a dot"},
 		{"name=web&client=10.244.1.7", "web.shop.svc.cluster.local.", []string{"web.shop.svc.cluster.local."}, 200, "pods of namespace shop"},
 		{"name=web.shop&client=10.244.1.7&type=aaaa&transport=tcp", "web.shop.svc.cluster.local.", []string{"web.shop.shop.svc.cluster.local.", "web.shop.svc.cluster.local."}, 200, "AAAA for 10.244.1.7 over tcp"},
 		{"name=example.org&client=10.244.1.7", "example.org.", []string{"example.org.shop.svc.cluster.local.", "example.org.svc.cluster.local.", "example.org."}, 200, "  cache: miss\n"},
 		{"name=a.b.c.d.e.f&client=10.244.1.7", "a.b.c.d.e.f.", []string{"a.b.c.d.e.f."}, 200, "192.0.2.1"},
 		{"name=example.org&client=192.0.2.7", "", []string{"example.org."}, 200, "unknown: no_pod"},
-		{"name=web&search=a.test,b.test.", "", []string{"web.a.test.", "web.b.test.", "web."}, 200, "a.test b.test. (of the request)"},
+		{"name=web&search=a.test,b.test.", "", []string{"web.a.test.", "web.b.test.", "web."}, 200, "a.test b.test. (of the request), ndots 5"},
+		{"name=web.b&search=a.test&ndots=1", "", []string{"web.b.", "web.b.a.test."}, 200, "ndots 1"},
+		{"name=web&client=::ffff:10.244.1.7", "web.shop.svc.cluster.local.", []string{"web.shop.svc.cluster.local."}, 200, "A for 10.244.1.7 over udp"},
+		{"name=a.&client=fe80::1%25eth0&node=node-a&zone=zone-a", "a.", []string{"a."}, 200, `A for fe80::1 over udp, caller option: node "node-a", zone "zone-a"`},
+		{"name=web&search=" + strings.Repeat("a", 63) + strings.Repeat("."+strings.Repeat("a", 63), 2) + "." + strings.Repeat("a", 60), "", []string{"web."}, 200,
+			"  not queried: the name is too long"},
+		{"name=web&search=" + strings.Repeat("a.test,", maxSuffixes), "web.a.test.", []string{"web.a.test."}, 200, ""},
+		{"name=web&search=" + strings.Repeat("a.test,", maxSuffixes+1), "", nil, 400, "invalid search: 33 suffixes, want at most 32"},
+		{"name=a&ndots=16", "", nil, 400, `invalid ndots "16"`},
+		{"name=a&ndots=some", "", nil, 400, `invalid ndots "some"`},
+		{"name=a&zone=zone-a", "", nil, 400, "invalid node"},
+		{"name=a&node=Node_A", "", nil, 400, "invalid node"},
 		{"", "", nil, 400, "invalid name"},
 		{"name=a..b", "", nil, 400, "invalid name"},
 		{"name=a&client=pod", "", nil, 400, `invalid client "pod"`},
@@ -159,7 +203,7 @@ func TestExplain(t *testing.T) {
 		before := explain.Registered()
 		explain.Register(s)
 		w := httptest.NewRecorder()
-		serveExplain(w, httptest.NewRequest(http.MethodGet, "/explain?"+tc.query, nil))
+		serveExplain(w, explainRequest(tc.query))
 		explain.Register(before)
 		var names []string
 		for _, q := range s.asked {
@@ -171,18 +215,100 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestRefused: explanations need the header, and a place.
+func TestRefused(t *testing.T) {
+	before := explain.Registered()
+	defer explain.Register(before)
+	get := func(r *http.Request) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		serveExplain(w, r)
+		if w.Header().Get(explainHeader) == "" {
+			t.Errorf("%d without the header", w.Code)
+		}
+		return w
+	}
+	explain.Register(nil)
+	if w := get(explainRequest("name=web.")); w.Code != http.StatusNotImplemented {
+		t.Errorf("without a server: %d", w.Code)
+	}
+	explain.Register(&scripted{name: "web."})
+	if w := get(httptest.NewRequest(http.MethodGet, "/explain?name=web.", nil)); w.Code != http.StatusForbidden {
+		t.Errorf("without the header: %d", w.Code)
+	}
+	for range cap(explaining) {
+		explaining <- struct{}{}
+	}
+	if w := get(explainRequest("name=web.")); w.Code != http.StatusTooManyRequests {
+		t.Errorf("without a place: %d", w.Code)
+	}
+	for range cap(explaining) {
+		<-explaining
+	}
+	if w := get(explainRequest("name=web.")); w.Code != http.StatusOK {
+		t.Errorf("with places: %d", w.Code)
+	}
+}
+
+// endless explains a query until its context ends.
+type endless struct {
+	scripted
+	started chan struct{}
+}
+
+func (e *endless) Explain(ctx context.Context, q explain.Query) ([]explain.Explanation, error) {
+	close(e.started)
+	<-ctx.Done()
+	return e.scripted.Explain(ctx, q)
+}
+
+// TestEndOfConfiguration: the end cancels an explanation, whose other candidates are left out.
+func TestEndOfConfiguration(t *testing.T) {
+	before := explain.Registered()
+	defer explain.Register(before)
+	running := &endless{started: make(chan struct{})}
+	explain.Register(running)
+	s := &server{settings: settings{address: freeAddress(t)}}
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequest(http.MethodGet, "http://"+s.address+"/explain?name=web&search=a.test,b.test", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set(explainHeader, "1")
+	ended := make(chan error)
+	go func() {
+		<-running.started
+		ended <- s.end()
+	}()
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(response.Body)
+	if err := errors.Join(err, response.Body.Close(), <-ended); err != nil {
+		t.Fatal(err)
+	}
+	if want := "2 candidates are not explained: the program ends or reloads"; response.StatusCode != http.StatusOK || !strings.Contains(string(text), want) {
+		t.Errorf("%s, want %q in\n%s", response.Status, want, text)
+	}
+}
+
 // TestJSON: the JSON has the fields of the text.
 func TestJSON(t *testing.T) {
 	before := explain.Registered()
 	defer explain.Register(before)
 	explain.Register(&scripted{name: "web."})
 	w := httptest.NewRecorder()
-	serveExplain(w, httptest.NewRequest(http.MethodGet, "/explain?name=web.&output=json", nil))
+	serveExplain(w, explainRequest("name=web.&output=json"))
 	var r report
 	if err := json.Unmarshal(w.Body.Bytes(), &r); err != nil {
 		t.Fatalf("%v\n%s", err, w.Body)
 	}
-	if len(r.Candidates) != 1 || r.Candidates[0].Steps[0].Text != "miss" || !strings.Contains(r.Candidates[0].Reply, "192.0.2.1") || r.Candidates[0].FastPath != "the same bytes" {
+	if want := (step{Offset: 1000, Duration: 2000, Plugin: "errors", Text: "passes the query on"}); len(r.Candidates) != 1 || r.Candidates[0].Steps[0] != want {
+		t.Errorf("%+v, want the step %+v", r, want)
+	}
+	if r.Candidates[0].Took != 5000 || r.Candidates[0].Steps[1].Text != "miss" || !strings.Contains(r.Candidates[0].Reply, "192.0.2.1") || r.Candidates[0].FastPath != "the same bytes" {
 		t.Errorf("%+v", r)
 	}
 }

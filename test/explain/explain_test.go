@@ -81,6 +81,12 @@ func objects() []runtime.Object {
 		slice("agent", endpoint("10.244.2.30", "node-b", "zone-b", "", true)),
 		service("shop", "queue", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone}),
 		slice("queue", endpoint("10.244.1.40", "node-a", "zone-a", "", false)),
+		&corev1.Pod{
+			ObjectMeta: object("shop", "client"), Spec: corev1.PodSpec{
+				NodeName: "node-a", DNSPolicy: corev1.DNSClusterFirst, Containers: []corev1.Container{{Name: "main", Image: "main"}},
+			},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.244.1.7", PodIPs: []corev1.PodIP{{IP: "10.244.1.7"}}},
+		},
 	}
 }
 
@@ -102,22 +108,32 @@ const clusterFile = `.:PORT {
     }
     %s
 }
-org:PORT {
+org:PORT shop:PORT {
     bind 127.0.0.1
-    template IN A {
+    template IN A org {
         answer "{{ .Name }} 60 IN A 192.0.2.7"
+    }
+    template ANY ANY shop {
+        rcode NXDOMAIN
     }
 }
 `
 
-// nodeFile is that of nodecache. Arguments: the address of health, that of cluster DNS, and the upstream.
+// nodeFile is that of nodecache. Arguments: the address of health, the kubeconfig, a file with the search list of the node, the address of
+// cluster DNS, options of forward, and the upstream.
 const nodeFile = `cluster.local:PORT {
     bind 127.0.0.1
     errors
     health %s
+    autopath @nodelocal {
+        node node-a
+        kubeconfig %s
+        resolv_conf %s
+    }
     cache
     forward . %s {
         force_tcp
+        %s
     }
 }
 .:PORT {
@@ -138,19 +154,38 @@ func address(t *testing.T) string {
 func (p *programs) start(t *testing.T, name, corefile string, args ...any) {
 	t.Helper()
 	p.health[name] = address(t)
-	p.dns[name] = daemon.Start(t, daemon.Build(t, name), fmt.Sprintf(corefile, append([]any{p.health[name]}, args...)...))
+	p.dns[name] = daemon.Start(t, daemon.Program(t, name), fmt.Sprintf(corefile, append([]any{p.health[name]}, args...)...))
 }
 
-// startPrograms starts clusterdns and a nodecache in front of it, and waits until it has read the cluster.
-func startPrograms(t *testing.T, api *kubeapi.Server, options, directives string) *programs {
+// startPrograms starts clusterdns and a nodecache in front of it, and waits until they have read the cluster.
+func startPrograms(t *testing.T, api *kubeapi.Server, e example) *programs {
 	t.Helper()
+	resolv := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(resolv, []byte("search example.net\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	p := &programs{health: map[string]string{}, dns: map[string]*daemon.Process{}}
-	p.start(t, "clusterdns", clusterFile, api.Plane().Kubeconfig(), options, directives)
-	p.start(t, "nodecache", nodeFile, p.dns["clusterdns"].Addr, dead)
+	p.start(t, "clusterdns", clusterFile, api.Plane().Kubeconfig(), e.options, e.directives)
+	p.start(t, "nodecache", nodeFile, api.Plane().Kubeconfig(), resolv, p.dns["clusterdns"].Addr, e.forward, dead)
 	await(t, func() bool {
 		return rcode(t, p.dns["clusterdns"].Addr, "web.shop.svc.cluster.local.") == dns.RcodeSuccess
 	})
+	await(t, func() bool {
+		return strings.Contains(p.explain(t, "nodecache explain a -client 10.244.1.7"), "search list: shop.svc.")
+	})
 	return p
+}
+
+// explain runs a command, with the address of the program that it names, and returns its output.
+func (p *programs) explain(t *testing.T, command string) string {
+	t.Helper()
+	words := strings.Fields(command)
+	args := append(slices.Clone(words[1:]), "-health", p.health[words[0]])
+	out, err := exec.Command(daemon.Program(t, words[0]), args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return string(out)
 }
 
 // dead is an address at which no server answers.
@@ -160,18 +195,22 @@ const dead = "127.0.0.1:1"
 type example struct {
 	heading             string
 	options, directives string // of clusterdns
+	forward             string // option of nodecache
+	awaited             bool   // the output is that of the page only once the session is open
 	before              func(t *testing.T, p *programs, api *kubeapi.Server)
 }
 
 var examples = []example{
+	{heading: "The search list of a pod"},
 	{heading: "A name without a dot at the end"},
+	{heading: "A wrong ndots"},
 	{heading: "A Service of another namespace"},
 	{heading: "A hint that hides an endpoint"},
 	{heading: "An endpoint that is not ready"},
 	{heading: "No endpoint on the node of the client"},
 	{heading: "A headless Service without endpoints"},
 	{heading: "A namespace that is not served", options: "namespaces shop"},
-	{heading: "A denial in the cache of the node", before: func(t *testing.T, p *programs, api *kubeapi.Server) {
+	{heading: "A denial in the cache of the node", options: "ttl 600", before: func(t *testing.T, p *programs, api *kubeapi.Server) {
 		ask(t, p.dns["nodecache"].Addr, "new.shop.svc.cluster.local.", dns.RcodeNameError)
 		if err := api.Load(service("shop", "new", corev1.ServiceSpec{ClusterIP: "10.96.0.21"})); err != nil {
 			t.Fatal(err)
@@ -180,8 +219,10 @@ var examples = []example{
 			return rcode(t, p.dns["clusterdns"].Addr, "new.shop.svc.cluster.local.") == dns.RcodeSuccess
 		})
 	}},
+	{heading: "An answer of a session", options: "coherent", forward: "coherent", awaited: true},
 	{heading: "An upstream that does not answer"},
 	{heading: "Queries that take the long way", directives: "log"},
+	{heading: "An explanation as JSON"},
 }
 
 func ask(t *testing.T, server, name string, want int) {
@@ -228,29 +269,53 @@ func blocksOf(page string) map[string][]string {
 
 // Parts of lines that differ in each run.
 var (
-	durations = regexp.MustCompile(`\d+(\.\d+)?(µs|ms|s)\b`)
-	ports     = regexp.MustCompile(`127\.0\.0\.1:\d+`)
-	ids       = regexp.MustCompile(`id: \d+`)
-	spaces    = regexp.MustCompile(`\s+`)
+	durations    = regexp.MustCompile(`\+?(\d+h)?(\d+m)?\d+(\.\d+)?(µs|ms|s)\b`)
+	microseconds = regexp.MustCompile(`Microseconds": \d+`)
+	ports        = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+	ids          = regexp.MustCompile(`id: \d+`)
+	spaces       = regexp.MustCompile(`\s+`)
 )
 
 func normalized(line string) string {
-	line = ids.ReplaceAllString(ports.ReplaceAllString(durations.ReplaceAllString(line, "TIME"), "ADDRESS"), "ID")
-	return strings.TrimSpace(spaces.ReplaceAllString(line, " "))
+	for _, part := range []struct {
+		*regexp.Regexp
+		name string
+	}{{durations, "TIME"}, {microseconds, "TIME"}, {ports, "ADDRESS"}, {ids, "ID"}, {spaces, " "}} {
+		line = part.ReplaceAllString(line, part.name)
+	}
+	return strings.TrimSpace(line)
 }
 
-// missing returns the first line that an output does not have after those before it, "" for none.
+// missing returns the first lines of a page that an output does not have, "" for none. The page leaves out lines only at "...".
 func missing(lines []string, output string) string {
-	printed := strings.Split(output, "\n")
-	for _, want := range lines {
-		if want == "..." {
+	var printed []string
+	for line := range strings.Lines(output) {
+		printed = append(printed, normalized(line))
+	}
+	runs := [][]string{nil} // of lines without "..." between them
+	for _, line := range lines {
+		if line == "..." {
+			runs = append(runs, nil)
 			continue
 		}
-		at := slices.IndexFunc(printed, func(line string) bool { return normalized(line) == normalized(want) })
-		if at < 0 {
-			return want
+		last := len(runs) - 1
+		runs[last] = append(runs[last], normalized(line))
+	}
+	for i, run := range runs {
+		begin, end := 0, len(printed)-len(run) // of where the run may be
+		if i == 0 {
+			end = min(end, 0)
 		}
-		printed = printed[at+1:]
+		if i == len(runs)-1 {
+			begin = max(0, len(printed)-len(run))
+		}
+		for begin <= end && !slices.Equal(printed[begin:begin+len(run)], run) {
+			begin++
+		}
+		if begin > end {
+			return strings.Join(run, "\n") + "\n"
+		}
+		printed = printed[begin+len(run):]
 	}
 	return ""
 }
@@ -270,9 +335,9 @@ func TestExamples(t *testing.T) {
 	}
 	started := map[string]*programs{} // by the settings of clusterdns
 	for _, e := range examples {
-		settings := e.options + "/" + e.directives
+		settings := fmt.Sprint(e.options, "/", e.directives, "/", e.forward)
 		if started[settings] == nil {
-			started[settings] = startPrograms(t, api, e.options, e.directives)
+			started[settings] = startPrograms(t, api, e)
 		}
 		p := started[settings]
 		t.Run(e.heading, func(t *testing.T) {
@@ -283,21 +348,34 @@ func TestExamples(t *testing.T) {
 			if len(lines) < 2 || !strings.HasPrefix(lines[0], "$ ") {
 				t.Fatalf("the example is %q, want a command and its output", lines)
 			}
-			words := strings.Fields(lines[0][2:])
-			args := append(slices.Clone(words[1:]), "-health", p.health[words[0]])
-			out, err := exec.Command(daemon.Build(t, words[0]), args...).CombinedOutput()
-			if err != nil {
-				t.Fatalf("%s: %v\n%s", lines[0], err, out)
+			var out, part string
+			for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+				out = p.explain(t, lines[0][2:])
+				if part = missing(lines[1:], out); part == "" || !e.awaited || time.Now().After(end) {
+					break
+				}
 			}
-			if line := missing(lines[1:], string(out)); line != "" {
-				t.Errorf("no line %q in\n%s", line, out)
+			if part != "" {
+				t.Errorf("the page has\n%swhich is not in\n%s", part, out)
 			}
 		})
 	}
 	t.Run("can fail", func(t *testing.T) {
-		for output, want := range map[string]string{"a 1ms\nb\nc": "", "a 2s\nc\nb": "c", "a TIME": "b"} {
-			if got := missing([]string{"a 5µs", "...", "b", "c"}, output); got != want {
-				t.Errorf("%q: %q, want %q", output, got, want)
+		for _, tt := range []struct{ page, output, want string }{
+			{"a 5µs,b", "a 1m2.5s\nb\n", ""},
+			{"a 5µs,...,c", "a 1ms\nb\nc\n", ""},
+			{"a,...", "a\nb\n", ""},
+			{"...,b,...", "a\nb\nb\nc\n", ""},
+			{"...,b,c", "b\na\nb\nc\n", ""},
+			{"a", "a\nb\n", "a\n"},
+			{"b", "a\nb\n", "b\n"},
+			{"a,c", "a\nb\nc\n", "a\nc\n"},
+			{"a,...,b,...,b", "a\nb\n", "b\n"},
+			{"...,c,...,b", "a\nb\nc\n", "b\n"},
+			{"a,b", "a\n", "a\nb\n"},
+		} {
+			if got := missing(strings.Split(tt.page, ","), tt.output); got != tt.want {
+				t.Errorf("%q of %q: %q, want %q", tt.page, tt.output, got, tt.want)
 			}
 		}
 	})

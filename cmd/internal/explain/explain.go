@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,10 +23,15 @@ import (
 // timeout bounds the time for the explanation.
 const timeout = 30 * time.Second
 
+// header is that of requests for explanations and of their responses, as directive health has it.
+const header = "Nearside-Explain"
+
 // options are the name and the flags.
 type options struct {
 	name, client, qtype, search, output string
+	node, zone                          string // of the caller option
 	health                              string // address of the health endpoint
+	ndots                               int
 	tcp                                 bool
 }
 
@@ -54,6 +60,9 @@ func parse(name string, args []string, help io.Writer) (options, error) {
 	f.StringVar(&o.client, "client", "127.0.0.1", "`address` of the client whose query is explained, such as that of a pod")
 	f.StringVar(&o.qtype, "type", "A", "`type` of the records")
 	f.StringVar(&o.search, "search", "", "search `list` of the client, with commas, if the program does not know it")
+	f.IntVar(&o.ndots, "ndots", 5, "`number` of dots from which the client queries a name itself first")
+	f.StringVar(&o.node, "node", "", "`name` of the node whose nodecache sends the query, to cluster DNS")
+	f.StringVar(&o.zone, "zone", "", "`zone` of that node, as nodecache sends it")
 	f.StringVar(&o.health, "health", ":8080", "`address` and port of the directive health of the running program; without an address, all of this machine are tried")
 	f.StringVar(&o.output, "o", "text", "`format` of the output, text or json")
 	f.BoolVar(&o.tcp, "tcp", false, "the client queries over TCP")
@@ -83,9 +92,11 @@ func parse(name string, args []string, help io.Writer) (options, error) {
 
 // request requests the explanation of the first address that has one, and prints it.
 func request(o options, out io.Writer) error {
-	values := url.Values{"name": {o.name}, "client": {o.client}, "type": {o.qtype}, "output": {o.output}}
-	if o.search != "" {
-		values.Set("search", o.search)
+	values := url.Values{"name": {o.name}, "client": {o.client}, "type": {o.qtype}, "output": {o.output}, "ndots": {strconv.Itoa(o.ndots)}}
+	for parameter, value := range map[string]string{"search": o.search, "node": o.node, "zone": o.zone} {
+		if value != "" {
+			values.Set(parameter, value)
+		}
 	}
 	if o.tcp {
 		values.Set("transport", "tcp")
@@ -145,6 +156,7 @@ func get(ctx context.Context, at string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	request.Header.Set(header, "1")
 	response, err := (&http.Client{Transport: &http.Transport{}}).Do(request) // without a proxy
 	if err != nil {
 		if ctx.Err() != nil {
@@ -157,8 +169,8 @@ func get(ctx context.Context, at string) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case response.StatusCode == http.StatusNotFound: // another program's port
-		return nil, fmt.Errorf("%w: %s has no /explain", errElsewhere, request.URL.Host)
+	case response.Header.Get(header) == "":
+		return nil, fmt.Errorf("%w: %s is of another program, or of an older version", errElsewhere, request.URL.Host)
 	case response.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s: %s", response.Status, strings.TrimSpace(string(text)))
 	}

@@ -12,6 +12,11 @@ import (
 
 func TestCommand(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(header) == "" {
+			http.Error(w, "no header", http.StatusForbidden)
+			return
+		}
+		w.Header().Set(header, "1")
 		if r.URL.Query().Get("type") == "NOPE" {
 			http.Error(w, `invalid type "NOPE"`, http.StatusBadRequest)
 			return
@@ -19,7 +24,7 @@ func TestCommand(t *testing.T) {
 		_, _ = io.WriteString(w, r.URL.String())
 	}))
 	defer server.Close()
-	elsewhere := httptest.NewServer(http.NotFoundHandler())
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 	defer elsewhere.Close()
 	address := strings.TrimPrefix(server.URL, "http://")
 	_, port, err := net.SplitHostPort(address)
@@ -31,11 +36,11 @@ func TestCommand(t *testing.T) {
 		code     int
 		out, err string // parts
 	}{
-		{"web.shop -client 10.244.1.7 -type SRV -search a.test,b.test -tcp -o json -health " + address, 0,
-			"/explain?client=10.244.1.7&name=web.shop&output=json&search=a.test%2Cb.test&transport=tcp&type=SRV", ""},
-		{"web.shop -health :" + port, 0, "/explain?client=127.0.0.1&name=web.shop&output=text&type=A", ""},
+		{"web.shop -client 10.244.1.7 -type SRV -search a.test,b.test -tcp -o json -ndots 2 -node node-a -zone zone-a -health " + address, 0,
+			"/explain?client=10.244.1.7&name=web.shop&ndots=2&node=node-a&output=json&search=a.test%2Cb.test&transport=tcp&type=SRV&zone=zone-a", ""},
+		{"web.shop -health :" + port, 0, "/explain?client=127.0.0.1&name=web.shop&ndots=5&output=text&type=A", ""},
 		{"web.shop -type NOPE -health " + address, 1, "", `400 Bad Request: invalid type "NOPE"`},
-		{"web.shop -health " + strings.TrimPrefix(elsewhere.URL, "http://"), 1, "", "has no /explain: is the program running"},
+		{"web.shop -health " + strings.TrimPrefix(elsewhere.URL, "http://"), 1, "", "is of another program, or of an older version: is the program running"},
 		{"web.shop -health 127.0.0.1:1", 1, "", "connection refused: is the program running"},
 		{"-help", 0, "-client address", ""},
 		{"", 2, "", "the name is missing"},

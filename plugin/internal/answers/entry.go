@@ -151,6 +151,15 @@ func (p *Popularity) Count(now time.Duration) bool {
 	return now >= p.From && p.hits.Load() >= p.Amount
 }
 
+// Due reports whether the next hit makes Count return true, if it is now.
+func (p *Popularity) Due(now time.Duration) bool {
+	hits := int64(1)
+	if now-time.Duration(p.last.Load()) <= p.Gap {
+		hits += p.hits.Load()
+	}
+	return now >= p.From && hits >= p.Amount
+}
+
 // Inherit copies the count of the entry that this one replaces.
 func (p *Popularity) Inherit(old *Popularity) {
 	p.hits.Store(old.hits.Load())

@@ -1,5 +1,5 @@
 // Package explain records how one query is answered, step by step, for the command explain of both programs. Plugins add steps to the
-// trace in the context of a query; other queries have none. It imports no other package of the project.
+// trace in the context of a query; other queries have none. It imports CoreDNS, and no other package of the project.
 package explain
 
 import (
@@ -18,35 +18,57 @@ type Query struct {
 	Type   uint16
 	Client netip.Addr // whose query it would be
 	TCP    bool
+	// Node and Zone are those of the caller option (package caller) that the query has, "" for none. The option of an explained query is
+	// to be trusted, whatever the client's address: the query is from this machine.
+	Node, Zone string
 }
 
 // Step is an event on the way of a query.
 type Step struct {
-	At     time.Duration // since the query
+	At     time.Duration // since the trace began
 	Plugin string        // or part of the program
 	Text   string
 }
 
 // Trace has the steps of a query. The methods of a nil Trace, that of an ordinary query, do nothing.
 type Trace struct {
+	query Query
 	began time.Time
 
 	mu    sync.Mutex
 	steps []Step
+	open  []*span // of the plugins that have received the query and have not returned
 }
 
-// New returns a trace that begins now.
-func New() *Trace { return &Trace{began: time.Now()} }
+// New returns a trace of a query that begins now.
+func New(q Query) *Trace { return &Trace{query: q, began: time.Now()} }
+
+// Query returns the query that is explained, the zero Query for an ordinary one.
+func (t *Trace) Query() Query {
+	if t == nil {
+		return Query{}
+	}
+	return t.query
+}
 
 // Add adds a step.
 func (t *Trace) Add(plugin, format string, args ...any) {
 	if t == nil {
 		return
 	}
-	s := Step{At: time.Since(t.began), Plugin: plugin, Text: fmt.Sprintf(format, args...)}
+	s := Step{Plugin: plugin, Text: fmt.Sprintf(format, args...)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	s.At = time.Since(t.began) // with the lock: steps are in the order of their times
 	t.steps = append(t.steps, s)
+}
+
+// Elapsed returns the time since the trace began.
+func (t *Trace) Elapsed() time.Duration { return time.Since(t.began) }
+
+// Describe describes a reply: its code and the number of its records.
+func Describe(m *dns.Msg) string {
+	return fmt.Sprintf("%s, %d records", dns.RcodeToString[m.Rcode], len(m.Answer))
 }
 
 // Steps returns the steps in their order.
@@ -78,14 +100,14 @@ type Explanation struct {
 	Server string // address of the listener
 	Zone   string // of the server block, "" for none
 	Steps  []Step
-	Took   time.Duration
-	Reply  *dns.Msg // nil for no reply
-	// FastPath is the comparison with the answer from the store: the same bytes, or the reason for the difference.
+	Took   time.Duration // from the beginning of the trace to the end of the query
+	Reply  *dns.Msg      // nil for no reply
+	// FastPath is the comparison with the answer that the store had before the query: the same bytes, or the reason for the difference.
 	FastPath string
 }
 
-// Lister is a plugin that knows the search lists of clients.
-type Lister interface {
+// SearchListProvider is a plugin that knows the search lists of clients.
+type SearchListProvider interface {
 	// SearchListOf returns the suffixes of a client's search list and their origin, or nil and the reason why the list is unknown.
 	SearchListOf(client netip.Addr) (suffixes []string, origin string)
 }
@@ -94,8 +116,9 @@ type Lister interface {
 type Server interface {
 	// Explain returns the explanation of a query by each listener whose server blocks may be meant.
 	Explain(ctx context.Context, q Query) ([]Explanation, error)
-	// SearchListOf returns the search list of a client as Lister does, by the first server block that has a Lister.
-	SearchListOf(client netip.Addr) (suffixes []string, origin string)
+	// SearchListOf returns the search list of a client as SearchListProvider does: by the server block of a name, otherwise by the first
+	// block that knows it, in the order of listeners and zones.
+	SearchListOf(client netip.Addr, name string) (suffixes []string, origin string)
 }
 
 var (
