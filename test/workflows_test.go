@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -49,6 +50,55 @@ func workflowProblems(t *testing.T, text, makefile string) (problems []string) {
 		}
 	}
 	return problems
+}
+
+// undirected returns the folders of modules that a configuration of dependabot does not list, and those that it lists in vain.
+func undirected(configuration string, modules []string) (problems []string) {
+	_, list, _ := strings.Cut(configuration, "  directories:\n")
+	var listed []string
+	for line := range strings.Lines(list) {
+		folder, is := strings.CutPrefix(line, "  - /")
+		if !is {
+			break
+		}
+		listed = append(listed, strings.TrimSpace(folder))
+	}
+	for _, folder := range modules {
+		if !slices.Contains(listed, folder) {
+			problems = append(problems, "no directory /"+folder)
+		}
+	}
+	for _, folder := range listed {
+		if !slices.Contains(modules, folder) {
+			problems = append(problems, "no module in /"+folder)
+		}
+	}
+	return problems
+}
+
+// TestDependabot checks that dependabot updates every module of the repository.
+func TestDependabot(t *testing.T) {
+	configuration, err := os.ReadFile(filepath.Join(root, ".github/dependabot.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("git", "-C", root, "ls-files", "go.mod", "*/go.mod").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var modules []string
+	for line := range strings.Lines(string(out)) {
+		modules = append(modules, strings.TrimSuffix(strings.TrimSuffix(strings.TrimSpace(line), "go.mod"), "/"))
+	}
+	for _, problem := range undirected(string(configuration), modules) {
+		t.Error(problem)
+	}
+	t.Run("can fail", func(t *testing.T) {
+		got := undirected("updates:\n- package-ecosystem: gomod\n  directories:\n  - /\n  - /gone\n  schedule:\n", []string{"", "new"})
+		if want := []string{"no directory /new", "no module in /gone"}; !slices.Equal(got, want) {
+			t.Errorf("problems %q, want %q", got, want)
+		}
+	})
 }
 
 func TestWorkflows(t *testing.T) {
