@@ -5,7 +5,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build image release-check release release-github release-test run test e2e conformance unit lint fuzz properties history mcs clients curves lives mutations upstream bench scale slo clean
+.PHONY: build image release-check release release-github release-test run test e2e conformance unit lint fuzz properties history mcs clients \
+	curves lives mutations upstream bench scale slo clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...

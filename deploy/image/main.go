@@ -79,7 +79,7 @@ func parse(args []string) (release, error) {
 	f := flag.NewFlagSet("image", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&r.folder, "folder", "", "`folder` that has linux-amd64 and linux-arm64, and gets the archives")
-	f.StringVar(&r.repository, "repository", "nearside.invalid/nearside", "`name` of the images before that of the program, with a registry and a folder")
+	f.StringVar(&r.repository, "repository", "nearside.invalid/nearside", "`name` of the images before the program: registry and folder")
 	f.StringVar(&r.version, "version", "", "`version` of the programs, which becomes the tag")
 	f.StringVar(&r.revision, "revision", "", "`commit` that the programs were built from")
 	f.Int64Var(&seconds, "created", 0, "time of the images, in `seconds` since 1970")

@@ -177,8 +177,8 @@ func statementsFor(runs [][]vexStatement, images []vexProduct) (all []vexStateme
 // needsUpdate is the concern of a statement with which there is no release.
 const needsUpdate = 2
 
-// concern orders statements: about code that the programs do not contain, about code that they contain and do not call, and the others, which
-// have no reason or need an update.
+// concern orders statements: about code that the programs do not contain, about code that they contain and do not call, and the others,
+// which have no reason or need an update.
 func concern(s vexStatement) int {
 	switch {
 	case s.Status == fixed, s.Status == notAffected && s.Justification == "vulnerable_code_not_present":

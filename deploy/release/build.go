@@ -74,8 +74,8 @@ func (r *release) makeImages(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(made) }()
-	_, err = r.output(ctx, "make", "-C", r.tree, "image", "IMAGES="+made, "REPOSITORY="+r.repository, "VERSION="+r.version, "REVISION="+r.commit,
-		"SOURCE_DATE_EPOCH="+strconv.FormatInt(r.created, 10), "GOTOOLCHAIN="+r.toolchain)
+	_, err = r.output(ctx, "make", "-C", r.tree, "image", "IMAGES="+made, "REPOSITORY="+r.repository, "VERSION="+r.version,
+		"REVISION="+r.commit, "SOURCE_DATE_EPOCH="+strconv.FormatInt(r.created, 10), "GOTOOLCHAIN="+r.toolchain)
 	if err != nil {
 		return err
 	}

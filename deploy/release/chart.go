@@ -37,7 +37,8 @@ func (r *release) packageChart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.output(ctx, helm, "package", chart, "--version", r.number(), "--app-version", r.version, "--destination", r.folder); err != nil {
+	_, err = r.output(ctx, helm, "package", chart, "--version", r.number(), "--app-version", r.version, "--destination", r.folder)
+	if err != nil {
 		return err
 	}
 	created := time.Unix(r.created, 0)

@@ -1,6 +1,6 @@
 // Command release makes the files of a release from the commit that is checked out, and checks them: images, their bills of materials and
-// provenance, the chart and man pages, all of them from two builds, then the advisories that do not affect the programs, and checksums. With
-// -push it also pushes and signs images and chart. docs/releases.md describes the files.
+// provenance, the chart and man pages, all of them from two builds, then the advisories that do not affect the programs, and checksums.
+// With -push it also pushes and signs images and chart. docs/releases.md describes the files.
 package main
 
 import (
@@ -91,7 +91,7 @@ func parse(args []string, stderr io.Writer) (*release, error) {
 	f.StringVar(&r.root, "root", ".", "`folder` of the repository")
 	f.StringVar(&r.folder, "folder", "bin/release", "`folder` for the files, which is emptied")
 	f.StringVar(&r.version, "version", "", "`version`, such as v1.2.3")
-	f.StringVar(&r.repository, "repository", noRegistry+"/nearside", "`name` of the images before that of the program, with a registry and a folder")
+	f.StringVar(&r.repository, "repository", noRegistry+"/nearside", "`name` of the images before the program: registry and folder")
 	f.StringVar(&r.database, "vulndb", "", "`URL` of the vulnerability database, if not that of the Go project; module for its copy in "+databaseModule)
 	f.StringVar(&r.builder, "builder", "https://github.com/nearside-dns/nearside/blob/main/docs/releases.md#make-one", "`URI` of the builder in the provenance")
 	f.StringVar(&r.key, "key", "", "cosign's key, whose password is in COSIGN_PASSWORD; empty for the identity of the workflow")

@@ -35,9 +35,9 @@ func TestFlags(t *testing.T) {
 		{"upper case", []string{"-version", "v1.2.3", "-repository", "ghcr.io/Nearside"}, 2, `invalid repository "ghcr.io/Nearside"`},
 		{"tag", []string{"-version", "v1.2.3", "-repository", "ghcr.io/nearside:v1"}, 2, `invalid repository "ghcr.io/nearside:v1"`},
 		{"push to no registry", []string{"-version", "v1.2.3", "-push", "-key", "k"}, 2, "nearside.invalid/nearside exists nowhere"},
-		{"push to no registry, with a port", []string{"-version", "v1.2.3", "-push", "-key", "k", "-repository", "a.invalid:5000/b"}, 2, "exists nowhere"},
-		{"push without an identity", []string{"-version", "v1.2.3", "-push", "-repository", "127.0.0.1:5000/nearside"}, 2, "ACTIONS_ID_TOKEN_REQUEST_URL"},
-		{"push with a key", []string{"-version", "v1.2.3", "-push", "-key", "k", "-repository", "registry:5000/a/b", "-root", t.TempDir()}, 1, "git status"},
+		{"push to no registry, port", []string{"-version", "v1.2.3", "-push", "-key", "k", "-repository", "a.invalid:5000/b"}, 2, "exists nowhere"},
+		{"push without an identity", []string{"-version", "v1.2.3", "-push", "-repository", "127.0.0.1:5000/a"}, 2, "ACTIONS_ID_TOKEN_REQUEST_URL"},
+		{"push with a key", []string{"-version", "v1.2.3", "-push", "-key", "k", "-repository", "a:5000/b/c", "-root", t.TempDir()}, 1, "git status"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv(identityVariable, "")
@@ -170,10 +170,11 @@ func TestCompareFolders(t *testing.T) {
 
 // TestStatements merges the statements about an advisory from two runs.
 func TestStatements(t *testing.T) {
+	purl := func(module string) string { return "pkg:golang/example.com%2F" + module + "@v1.0.0" }
 	statement := func(status, justification, module string) vexStatement {
 		return vexStatement{
 			Vulnerability: vexVulnerability{Name: "GO-2026-0001"}, Status: status, Justification: justification,
-			Products: []vexProduct{{ID: "Unknown Product", Subcomponents: []vexProduct{{ID: "pkg:golang/example.com%2F" + module + "@v1.0.0"}}}},
+			Products: []vexProduct{{ID: "Unknown Product", Subcomponents: []vexProduct{{ID: purl(module)}}}},
 		}
 	}
 	const absent, uncalled = "vulnerable_code_not_present", "vulnerable_code_not_in_execute_path"
@@ -185,16 +186,18 @@ func TestStatements(t *testing.T) {
 		parts      []string // of each image
 		err        string
 	}{
-		{"equal", statement(notAffected, uncalled, "a"), statement(notAffected, uncalled, "a"), uncalled, []string{"pkg:golang/example.com%2Fa@v1.0.0"}, ""},
-		{"worse in the first", statement(notAffected, uncalled, "a"), statement(notAffected, absent, "a"), uncalled, []string{"pkg:golang/example.com%2Fa@v1.0.0"}, ""},
+		{"equal", statement(notAffected, uncalled, "a"), statement(notAffected, uncalled, "a"), uncalled, []string{purl("a")}, ""},
+		{"worse in the first", statement(notAffected, uncalled, "a"), statement(notAffected, absent, "a"), uncalled, []string{purl("a")}, ""},
 		{"worse in the second", statement(notAffected, absent, "a"), statement(notAffected, uncalled, "b"), uncalled,
-			[]string{"pkg:golang/example.com%2Fa@v1.0.0", "pkg:golang/example.com%2Fb@v1.0.0"}, ""},
+			[]string{purl("a"), purl("b")}, ""},
 		{"affected in the second", statement(notAffected, absent, "a"), statement("affected", "", "a"), "", nil,
 			"advisory GO-2026-0001 affects example.com/a@v1.0.0: update it"},
 		{"affected in the first", statement("affected", "", "a"), statement(notAffected, absent, "b"), "", nil,
 			"advisory GO-2026-0001 affects example.com/a@v1.0.0 and example.com/b@v1.0.0: update it"},
-		{"no reason", statement(notAffected, "", "a"), statement(notAffected, absent, "a"), "", nil, "advisory GO-2026-0001 has no reason why it does not affect example.com/a@v1.0.0"},
-		{"unknown", statement(fixed, "", "a"), statement("under_investigation", "", "a"), "", nil, "advisory GO-2026-0001 affects example.com/a@v1.0.0: update it"},
+		{"no reason", statement(notAffected, "", "a"), statement(notAffected, absent, "a"), "", nil,
+			"advisory GO-2026-0001 has no reason why it does not affect example.com/a@v1.0.0"},
+		{"unknown", statement(fixed, "", "a"), statement("under_investigation", "", "a"), "", nil,
+			"advisory GO-2026-0001 affects example.com/a@v1.0.0: update it"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := statementsFor([][]vexStatement{{tc.one}, {tc.other}}, images)
@@ -242,7 +245,8 @@ func TestReleaseOnGitHub(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		if got := strings.Contains(string(out), "--prerelease"); got != want || !strings.Contains(string(out), "gh release create '"+version+"'") {
+		created := strings.Contains(string(out), "gh release create '"+version+"'")
+		if got := strings.Contains(string(out), "--prerelease"); got != want || !created {
 			t.Errorf("%s: prerelease %v, want %v:\n%s", version, got, want, out)
 		}
 	}
@@ -316,9 +320,9 @@ func TestProvenance(t *testing.T) {
 			if err := json.Unmarshal(text, &p); err != nil {
 				t.Fatal(err)
 			}
-			d := p.BuildDefinition
-			if d.ExternalParameters["source"] != tc.source || d.ResolvedDependencies[0].URI != tc.source || d.ResolvedDependencies[0].Digest["gitCommit"] != r.commit {
-				t.Errorf("source of %+v, want %q", d, tc.source)
+			named := p.BuildDefinition.ExternalParameters["source"]
+			if got := p.BuildDefinition.ResolvedDependencies[0]; named != tc.source || got.URI != tc.source || got.Digest["gitCommit"] != r.commit {
+				t.Errorf("source %q, dependency %+v, want %q", named, got, tc.source)
 			}
 			if m := p.RunDetails.Metadata; (m != nil) != (tc.invocation != "") || m != nil && m.InvocationID != tc.invocation {
 				t.Errorf("metadata %+v, want %q", m, tc.invocation)
@@ -455,7 +459,8 @@ func TestToolchain(t *testing.T) {
 		t.Errorf("%q do not have %s", names, r.toolchain)
 	}
 	got := toolchainProblems("go1.26.11", map[string]string{
-		"a": "FROM golang:1.26-bookworm", "b": "image: golang:1.26.11-bookworm\n", "c": "toolchain go1.26.10\n", "d": "go 1.26.0\n", "e": "golang:1.26.11\ngolang:latest",
+		"a": "FROM golang:1.26-bookworm", "b": "image: golang:1.26.11-bookworm\n", "c": "toolchain go1.26.10\n", "d": "go 1.26.0\n",
+		"e": "golang:1.26.11\ngolang:latest",
 	})
 	if want := []string{"a", "c", "d", "e"}; !slices.Equal(got, want) {
 		t.Errorf("problems %q, want %q", got, want)
