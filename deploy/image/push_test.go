@@ -111,6 +111,7 @@ func TestRepository(t *testing.T) {
 		{"registry:5000/a/b_c/d__e/f--g.h", "", []string{push, "-digest=x"}},
 		{"nearside.invalid/nearside", "", []string{"-folder=x"}},
 		{"nearside.invalid/nearside", "exists nowhere", []string{push, "-digest=x"}},
+		{"invalid:5000/nearside", "exists nowhere", []string{push, "-digest=x"}},
 		{"registry.nearside.invalid:5000/nearside", "exists nowhere", []string{push, "-digest=x"}},
 		{"ghcr.io/nearside", "flag -digest is missing", []string{push}},
 		{"", "invalid repository", []string{"-folder=x"}},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"io"
 	"log"
 	"net/http/httptest"
 	"os"
@@ -98,7 +99,7 @@ func releaseTree(t *testing.T) string {
 	return tree
 }
 
-// advisories returns the URL of a database with an advisory for a function of github.com/miekg/dns that no program calls: it does not exist.
+// advisories returns the URL of a database with an advisory for a function of github.com/miekg/dns that does not exist.
 func advisories(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -119,7 +120,7 @@ func TestRelease(t *testing.T) {
 	if os.Getenv("NEARSIDE_RELEASE") != "1" {
 		t.Skip("a release takes a quarter of an hour: make release-test")
 	}
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(t.Output(), "", 0))))
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
 	repository := strings.TrimPrefix(server.URL, "http://") + "/nearside"
 	tree, keys := releaseTree(t), t.TempDir()
@@ -166,7 +167,8 @@ func TestRelease(t *testing.T) {
 		verify(t, "verify", repository+"/charts/nearside:"+released[1:])
 		bin := strings.TrimSpace(mustRun(t, tree, nil, "test/install.sh", "--print-bin"))
 		pulled := t.TempDir()
-		mustRun(t, pulled, nil, filepath.Join(bin, "helm"), "pull", "oci://"+repository+"/charts/nearside", "--version", released[1:], "--plain-http")
+		mustRun(t, pulled, nil, filepath.Join(bin, "helm"), "pull", "oci://"+repository+"/charts/nearside", "--version", released[1:],
+			"--plain-http")
 		const chart = "nearside-9.9.9-rc.1.tgz"
 		if get(t, filepath.Join(pulled, chart)) != get(t, filepath.Join(files, chart)) {
 			t.Error("the registry has another chart")

@@ -49,11 +49,11 @@ type release struct {
 var repositoryForm = regexp.MustCompile(
 	`^(localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9-]+(?:\.[a-z0-9-]+)*:\d+)(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)+$`)
 
-// existsNowhere returns whether the registry of a repository is below .invalid, RFC 6761 section 6.4.
+// existsNowhere returns whether the registry of a repository is in the domain invalid, RFC 6761 section 6.4.
 func existsNowhere(repository string) bool {
 	host, _, _ := strings.Cut(repository, "/")
 	host, _, _ = strings.Cut(host, ":")
-	return strings.HasSuffix(host, ".invalid")
+	return strings.HasSuffix("."+host, ".invalid")
 }
 
 // identityVariable is set in jobs of GitHub that may sign with the identity of their workflow.

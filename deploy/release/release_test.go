@@ -35,9 +35,9 @@ func TestFlags(t *testing.T) {
 		{"upper case", []string{"-version", "v1.2.3", "-repository", "ghcr.io/Nearside"}, 2, `invalid repository "ghcr.io/Nearside"`},
 		{"tag", []string{"-version", "v1.2.3", "-repository", "ghcr.io/nearside:v1"}, 2, `invalid repository "ghcr.io/nearside:v1"`},
 		{"push to no registry", []string{"-version", "v1.2.3", "-push", "-key", "k"}, 2, "nearside.invalid/nearside exists nowhere"},
-		{"push to no registry, port", []string{"-version", "v1.2.3", "-push", "-key", "k", "-repository", "a.invalid:5000/b"}, 2, "exists nowhere"},
-		{"push without an identity", []string{"-version", "v1.2.3", "-push", "-repository", "127.0.0.1:5000/a"}, 2, "ACTIONS_ID_TOKEN_REQUEST_URL"},
-		{"push with a key", []string{"-version", "v1.2.3", "-push", "-key", "k", "-repository", "a:5000/b/c", "-root", t.TempDir()}, 1, "git status"},
+		{"push to invalid:5000", []string{"-version", "v1.2.3", "-push", "-key", "k", "-repository", "invalid:5000/b"}, 2, "exists nowhere"},
+		{"push without an identity", []string{"-version", "v1.2.3", "-push", "-repository", "127.0.0.1:5000/a"}, 2, identityVariable},
+		{"push with a key", []string{"-version", "v1.2.3", "-push", "-key", "k", "-repository", "a:50/b/c", "-root", t.TempDir()}, 1, "git status"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv(identityVariable, "")
