@@ -5,7 +5,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build image release-check release run test e2e conformance unit lint fuzz properties history mcs clients curves lives mutations upstream bench scale slo clean
+.PHONY: build image release-check release release-github release-test run test e2e conformance unit lint fuzz properties history mcs clients \
+	curves lives mutations upstream bench scale slo clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
@@ -22,6 +23,7 @@ image: ## images of both programs for linux/amd64 and linux/arm64, with their bi
 	cd deploy/image && GOWORK=off go run . -folder '$(abspath $(IMAGES))' -repository '$(REPOSITORY)' \
 		-version '$(VERSION)' -revision '$(REVISION)' -created '$(SOURCE_DATE_EPOCH)'
 
+# KEY is a key of cosign, whose password is in COSIGN_PASSWORD.
 KEY ?=
 VULNDB ?=
 BUILDER ?= $(if $(GITHUB_WORKFLOW_REF),$(GITHUB_SERVER_URL)/$(GITHUB_WORKFLOW_REF))
@@ -30,8 +32,19 @@ RELEASE := go run ./deploy/release -version '$(VERSION)' -repository '$(REPOSITO
 release-check: ## the files of the release VERSION, into bin/release/, as docs/releases.md describes; pushes nothing
 	$(RELEASE)
 
-release: ## the same, pushed to REPOSITORY and signed
+release: ## the same, then pushed to REPOSITORY and signed
 	$(RELEASE) -push -key '$(KEY)'
+
+# A draft is published only with all of its files; a second run replaces them.
+release-github: ## the release VERSION on GitHub with the files of bin/release/, which make release has made
+	gh release view '$(VERSION)' >/dev/null || gh release create '$(VERSION)' --verify-tag --draft --title '$(VERSION)' \
+		--notes-file bin/release/changes.md $(if $(findstring -,$(VERSION)),--prerelease)
+	gh release upload '$(VERSION)' --clobber bin/release/*
+	gh release edit '$(VERSION)' --draft=false
+
+release-test: ## a release of a clone of the last commit, pushed to a registry on 127.0.0.1 and verified; a quarter of an hour
+	test/install.sh helm
+	cd deploy/image && NEARSIDE_RELEASE=1 GOWORK=off go test -count=1 -timeout 1h -v -run TestRelease .
 
 run: build ## clusterdns on 127.0.0.1:1053 with the demo cluster of deploy/demo
 	bin/clusterdns -conf Corefile.example
@@ -63,12 +76,14 @@ conformance: ## Kubernetes' own e2e cases for DNS on such nodes, with CoreDNS an
 unit: ## tests of packages that need neither root nor an API server; under two minutes
 	go test $$(go list ./cmd/... ./internal/... ./plugin/... ./docs/floors ./test/words | grep -v '/source/apiserver$$')
 
-lint: ## vet, formatting, wording and a tidy go.mod
+MODULES = $(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './bin/*'))
+
+lint: ## vet, formatting, wording, and a tidy go.mod of each module
 	@test -z "$$(gofmt -l .)" || { echo "gofmt needed:"; gofmt -l .; exit 1; }
 	go vet ./...
 	go run ./test/words
-	go mod tidy -diff
-	for module in deploy/image examples/geoip; do (cd $$module && GOWORK=off go vet ./... && GOWORK=off go mod tidy -diff) || exit 1; done
+	for module in deploy/image examples/geoip; do (cd $$module && GOWORK=off go vet ./...) || exit 1; done
+	for module in $(MODULES); do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done
 
 FUZZTIME ?= 1m
 fuzz: ## every fuzz target for FUZZTIME, a time or a number of inputs such as 1000x, from the kept inputs on

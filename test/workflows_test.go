@@ -1,10 +1,13 @@
 package test
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -49,6 +52,62 @@ func workflowProblems(t *testing.T, text, makefile string) (problems []string) {
 		}
 	}
 	return problems
+}
+
+// undirected returns the folders of modules that a configuration of dependabot does not list, and those that it lists in vain.
+func undirected(configuration string, modules []string) (problems []string) {
+	_, list, _ := strings.Cut(configuration, "  directories:\n")
+	var listed []string
+	for line := range strings.Lines(list) {
+		folder, is := strings.CutPrefix(line, "  - /")
+		if !is {
+			break
+		}
+		listed = append(listed, strings.TrimSpace(folder))
+	}
+	for _, folder := range modules {
+		if !slices.Contains(listed, folder) {
+			problems = append(problems, "no directory /"+folder)
+		}
+	}
+	for _, folder := range listed {
+		if !slices.Contains(modules, folder) {
+			problems = append(problems, "no module in /"+folder)
+		}
+	}
+	return problems
+}
+
+// TestDependabot checks that dependabot updates every module of the repository.
+func TestDependabot(t *testing.T) {
+	configuration, err := os.ReadFile(filepath.Join(root, ".github/dependabot.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var modules []string
+	err = fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil && !errors.Is(err, fs.ErrNotExist): // a test that runs at the same time may remove a folder
+			return err
+		case path == "bin":
+			return fs.SkipDir
+		case filepath.Base(path) == "go.mod":
+			modules = append(modules, strings.TrimPrefix(filepath.Dir(path), "."))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range undirected(string(configuration), modules) {
+		t.Error(problem)
+	}
+	t.Run("can fail", func(t *testing.T) {
+		got := undirected("updates:\n- package-ecosystem: gomod\n  directories:\n  - /\n  - /gone\n  schedule:\n", []string{"", "new"})
+		if want := []string{"no directory /new", "no module in /gone"}; !slices.Equal(got, want) {
+			t.Errorf("problems %q, want %q", got, want)
+		}
+	})
 }
 
 func TestWorkflows(t *testing.T) {

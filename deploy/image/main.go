@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -27,6 +28,20 @@ type release struct {
 
 	certificates bool   // print the certificates of the images, and build none
 	push         string // path of an archive to push; no image is built
+	digest       string // of its image
+	tag          bool   // push the image with the tag, not only by its digest
+}
+
+// repositoryForm is a registry, which has a dot, a port or the name localhost, and at least one folder; without them, a container runtime
+// takes a name for one of Docker Hub.
+var repositoryForm = regexp.MustCompile(
+	`^(localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9-]+(?:\.[a-z0-9-]+)*:\d+)(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)+$`)
+
+// existsNowhere returns whether the registry of a repository is in the domain invalid, RFC 6761 section 6.4.
+func existsNowhere(repository string) bool {
+	host, _, _ := strings.Cut(repository, "/")
+	host, _, _ = strings.Cut(host, ":")
+	return strings.HasSuffix("."+host, ".invalid")
 }
 
 func main() {
@@ -64,12 +79,14 @@ func parse(args []string) (release, error) {
 	f := flag.NewFlagSet("image", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&r.folder, "folder", "", "`folder` that has linux-amd64 and linux-arm64, and gets the archives")
-	f.StringVar(&r.repository, "repository", "nearside.invalid/nearside", "`name` of the images before that of the program; may begin with a registry")
+	f.StringVar(&r.repository, "repository", "nearside.invalid/nearside", "`name` of the images before the program: registry and folder")
 	f.StringVar(&r.version, "version", "", "`version` of the programs, which becomes the tag")
 	f.StringVar(&r.revision, "revision", "", "`commit` that the programs were built from")
 	f.Int64Var(&seconds, "created", 0, "time of the images, in `seconds` since 1970")
 	f.BoolVar(&r.certificates, "certificates", false, "print the certificates that images have, and make none")
-	f.StringVar(&r.push, "push", "", "push an `archive` that was made before, with -repository and -version, and make none")
+	f.StringVar(&r.push, "push", "", "push the image of an `archive` that was made before, without a tag, and make none")
+	f.StringVar(&r.digest, "digest", "", "`digest` of the image to push; another one is an error")
+	f.BoolVar(&r.tag, "tag", false, "push with the tag")
 	err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		f.SetOutput(os.Stderr)
@@ -88,6 +105,12 @@ func parse(args []string) (release, error) {
 		return r, errors.New("flag -folder is missing")
 	case r.version == "":
 		return r, errors.New("flag -version is missing")
+	case !repositoryForm.MatchString(r.repository):
+		return r, fmt.Errorf("invalid repository %q: want REGISTRY/FOLDER in lower case, such as ghcr.io/nearside-dns/nearside", r.repository)
+	case r.push != "" && existsNowhere(r.repository):
+		return r, fmt.Errorf("the registry of %s exists nowhere: -push needs -repository", r.repository)
+	case r.push != "" && r.digest == "":
+		return r, errors.New("flag -digest is missing")
 	}
 	for _, p := range programs {
 		if _, err := r.reference(p); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// pushArchive pushes the image of an archive that was made before, with all platforms, and prints its name and digest. The credentials
-// are those of Docker's configuration.
+// pushArchive pushes the image of an archive that was made before, with all platforms, and prints its name. An image with another digest
+// is not pushed. The credentials are those of Docker's configuration.
 func (r release) pushArchive(path string) (err error) {
 	folder, err := os.MkdirTemp("", "nearside-push-")
 	if err != nil {
@@ -27,18 +27,25 @@ func (r release) pushArchive(path string) (err error) {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	program := filepath.Base(path[:len(path)-len(filepath.Ext(path))])
-	reference, err := name.NewTag(r.repository + "/" + program + ":" + r.version)
+	text := r.repository + "/" + program + "@" + r.digest
+	if r.tag {
+		text = r.repository + "/" + program + ":" + r.version
+	}
+	reference, err := name.ParseReference(text)
 	if err != nil {
-		return fmt.Errorf("flags -repository and -version do not form a valid image name: %w", err)
+		return fmt.Errorf("flags -repository, -version and -digest do not form a valid image name: %w", err)
 	}
 	index, digest, err := onlyIndex(folder)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	if digest.String() != r.digest {
+		return fmt.Errorf("%s has the image %s, want %s", path, digest, r.digest)
+	}
 	if err := remote.WriteIndex(reference, index, remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
 		return err
 	}
-	fmt.Printf("%s %s\n", short(reference), digest)
+	fmt.Println(reference)
 	return nil
 }
 

@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -62,7 +65,7 @@ func (r *release) writeAdvisories(ctx context.Context) error {
 		}
 		products = append(products, vexProduct{ID: purl})
 	}
-	args := []string{"-format", "openvex"}
+	var args []string
 	switch r.database {
 	case "":
 	case "module":
@@ -83,47 +86,129 @@ func (r *release) writeAdvisories(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := exec.CommandContext(ctx, govulncheck, append(args, "./cmd/...")...)
-	c.Dir, c.Env = r.root, append(os.Environ(), "GOTOOLCHAIN="+r.toolchain, "GOOS=linux", "CGO_ENABLED=0")
-	out, err := c.Output()
+	version, err := r.output(ctx, govulncheck, append(args, "-version")...)
 	if err != nil {
-		return fmt.Errorf("govulncheck: %w%s", err, stderrOf(err))
+		return err
+	}
+	timestamp, err := r.timestamp(version)
+	if err != nil {
+		return err
 	}
 	var d vexDocument
-	if err := json.Unmarshal(out, &d); err != nil {
-		return fmt.Errorf("govulncheck: %w", err)
+	var runs [][]vexStatement
+	for _, architecture := range architectures {
+		c := exec.CommandContext(ctx, govulncheck, slices.Concat(args, []string{"-format", "openvex", "./cmd/..."})...)
+		c.Dir, c.Env = r.root, append(os.Environ(), "GOTOOLCHAIN="+r.toolchain, "GOOS=linux", "GOARCH="+architecture, "CGO_ENABLED=0")
+		out, err := c.Output()
+		if err != nil {
+			return fmt.Errorf("govulncheck for %s: %w%s", architecture, err, stderrOf(err))
+		}
+		d = vexDocument{}
+		if err := json.Unmarshal(out, &d); err != nil {
+			return fmt.Errorf("govulncheck for %s: %w", architecture, err)
+		}
+		runs = append(runs, d.Statements)
 	}
 	d.ID = "https://github.com/nearside-dns/nearside/releases/download/" + r.version + "/" + vexFile
-	d.Author, d.Timestamp = "nearside", time.Unix(r.created, 0).UTC().Format(time.RFC3339)
-	if d.Statements, err = statementsFor(d.Statements, products); err != nil {
+	d.Author, d.Timestamp = "nearside", timestamp
+	if d.Statements, err = statementsFor(runs, products); err != nil {
 		return err
 	}
 	return r.writeJSON(vexFile, d)
 }
 
+// architectures are those of the images.
+var architectures = []string{"amd64", "arm64"}
+
+// databaseTime matches the time of a database's last change in the output of govulncheck -version.
+var databaseTime = regexp.MustCompile(`(?m)^DB updated: (.+)$`)
+
+// timestamp returns the time of the statements: that of the database's last change, and not before the commit. It does not depend on
+// the time of the run.
+func (r *release) timestamp(version string) (string, error) {
+	found := databaseTime.FindStringSubmatch(version)
+	if found == nil {
+		return "", fmt.Errorf("govulncheck does not print the time of its database:\n%s", version)
+	}
+	changed, err := time.Parse("2006-01-02 15:04:05.999999999 -0700 MST", found[1])
+	if err != nil {
+		return "", err
+	}
+	if created := time.Unix(r.created, 0); changed.Before(created) {
+		changed = created
+	}
+	return changed.UTC().Format(time.RFC3339), nil
+}
+
 const vexFile = "nearside.openvex.json"
 
-// statementsFor returns the statements for the images, with the modules of govulncheck's statements as their parts.
-func statementsFor(statements []vexStatement, images []vexProduct) ([]vexStatement, error) {
-	affected := map[string]bool{}
-	for i := range statements {
-		s := &statements[i]
-		if s.Status != notAffected && s.Status != fixed || s.Status == notAffected && s.Justification == "" && s.ImpactStatement == "" {
-			affected[s.Vulnerability.Name+" ("+s.Status+")"] = true
+// statementsFor returns the statements for the images, one for each advisory, with the modules of govulncheck's statements as their parts.
+// If the runs for several architectures differ, the worst status counts.
+func statementsFor(runs [][]vexStatement, images []vexProduct) (all []vexStatement, err error) {
+	worst, parts := map[string]vexStatement{}, map[string][]vexProduct{}
+	for _, s := range slices.Concat(runs...) {
+		name := s.Vulnerability.Name
+		if old, is := worst[name]; !is || concern(s) > concern(old) {
+			worst[name] = s
 		}
-		var parts []vexProduct
 		for _, p := range s.Products {
-			parts = append(parts, p.Subcomponents...)
+			for _, part := range p.Subcomponents {
+				if !slices.ContainsFunc(parts[name], func(known vexProduct) bool { return known.ID == part.ID }) {
+					parts[name] = append(parts[name], part)
+				}
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(worst)) {
+		s := worst[name]
+		if concern(s) >= needsUpdate {
+			err = errors.Join(err, refusal(s, parts[name]))
+			continue
 		}
 		s.Products = nil
 		for _, image := range images {
-			s.Products = append(s.Products, vexProduct{ID: image.ID, Subcomponents: parts})
+			s.Products = append(s.Products, vexProduct{ID: image.ID, Subcomponents: parts[name]})
 		}
+		all = append(all, s)
 	}
-	if len(affected) > 0 {
-		return nil, fmt.Errorf("update the modules of %s", strings.Join(slices.Sorted(maps.Keys(affected)), ", "))
+	return all, err
+}
+
+// needsUpdate is the concern of a statement with which there is no release.
+const needsUpdate = 2
+
+// concern orders statements: about code that the programs do not contain, about code that they contain and do not call, and the others,
+// which have no reason or need an update.
+func concern(s vexStatement) int {
+	switch {
+	case s.Status == fixed, s.Status == notAffected && s.Justification == "vulnerable_code_not_present":
+		return 0
+	case s.Status == notAffected && (s.Justification != "" || s.ImpactStatement != ""):
+		return 1
 	}
-	return statements, nil
+	return needsUpdate
+}
+
+// refusal returns the error of an advisory with which there is no release.
+func refusal(s vexStatement, parts []vexProduct) error {
+	var modules []string
+	for _, p := range parts {
+		modules = append(modules, moduleOf(p.ID))
+	}
+	list := strings.Join(modules, " and ")
+	if s.Status == notAffected {
+		return fmt.Errorf("advisory %s has no reason why it does not affect %s", s.Vulnerability.Name, list)
+	}
+	return fmt.Errorf("advisory %s affects %s: update it", s.Vulnerability.Name, list)
+}
+
+// moduleOf returns the module and version of a package URL.
+func moduleOf(purl string) string {
+	module, err := url.PathUnescape(strings.TrimPrefix(purl, "pkg:golang/"))
+	if err != nil {
+		return purl
+	}
+	return module
 }
 
 // stderrOf returns the error output of a program that failed, on a line of its own.

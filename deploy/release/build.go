@@ -1,13 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,85 +17,113 @@ import (
 // imageFiles are the files of a program's image in a release.
 var imageFiles = []string{".tar", ".sbom.json"}
 
-// buildImages empties the folder of the release, and builds the images there.
-func (r *release) buildImages(ctx context.Context) error {
+// build empties the folder of the release, and makes its files there, but for those that depend on more than the commit.
+func (r *release) build(ctx context.Context) error {
 	if err := os.RemoveAll(r.folder); err != nil {
+		return err
+	}
+	return r.makeFiles(ctx, "tree")
+}
+
+// rebuild makes the files again in other folders, without the cache of the first build, and compares them.
+func (r *release) rebuild(ctx context.Context) error {
+	place, err := os.MkdirTemp("", "nearside-rebuild-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(place) }()
+	again := *r
+	again.folder = filepath.Join(place, "files")
+	again.environment = []string{"GOCACHE=" + filepath.Join(place, "cache"), "TZ=Pacific/Auckland"}
+	if err := again.makeFiles(ctx, "another/tree"); err != nil {
+		return err
+	}
+	return compareFolders(r.folder, again.folder)
+}
+
+// makeFiles makes the files that depend only on the commit, the toolchain and the settings, from a clone, which has no files that git
+// ignores. The clone is the tree in a temporary folder.
+func (r *release) makeFiles(ctx context.Context, tree string) error {
+	place, err := os.MkdirTemp("", "nearside-build-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(place) }()
+	r.tree = filepath.Join(place, tree)
+	if _, err := r.output(ctx, "git", "clone", "--quiet", "--no-hardlinks", r.root, r.tree); err != nil {
+		return err
+	}
+	if _, err := r.output(ctx, "git", "-C", r.tree, "checkout", "--quiet", "--detach", r.commit); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(r.folder, 0o755); err != nil {
 		return err
 	}
-	built, err := r.makeImage(ctx, r.root, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(built) }()
-	for _, name := range imageNames() {
-		if err := os.Rename(filepath.Join(built, name), filepath.Join(r.folder, name)); err != nil {
+	for _, do := range []func(context.Context) error{r.makeImages, r.writeProvenance, r.packageChart, r.writeManPages, r.writeChanges} {
+		if err := do(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// rebuildImages builds the images from a clone in another folder, without the cache of the first build, and compares them.
-func (r *release) rebuildImages(ctx context.Context) error {
-	place, err := os.MkdirTemp("", "nearside-rebuild-")
+// makeImages runs `make image`.
+func (r *release) makeImages(ctx context.Context) error {
+	made, err := os.MkdirTemp(filepath.Dir(r.folder), ".images-") // on the same file system as the release
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(place) }()
-	clone := filepath.Join(place, "another", "folder")
-	if _, err := r.output(ctx, "git", "clone", "--quiet", "--no-hardlinks", r.root, clone); err != nil {
-		return err
-	}
-	if _, err := r.output(ctx, "git", "-C", clone, "checkout", "--quiet", "--detach", r.commit); err != nil {
-		return err
-	}
-	built, err := r.makeImage(ctx, clone, []string{"GOCACHE=" + filepath.Join(place, "cache"), "TZ=Pacific/Auckland"})
+	defer func() { _ = os.RemoveAll(made) }()
+	_, err = r.output(ctx, "make", "-C", r.tree, "image", "IMAGES="+made, "REPOSITORY="+r.repository, "VERSION="+r.version,
+		"REVISION="+r.commit, "SOURCE_DATE_EPOCH="+strconv.FormatInt(r.created, 10), "GOTOOLCHAIN="+r.toolchain)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(built) }()
-	return compareFiles(r.folder, built, imageNames())
-}
-
-func imageNames() (names []string) {
 	for _, p := range programs {
 		for _, suffix := range imageFiles {
-			names = append(names, p+suffix)
+			if err := os.Rename(filepath.Join(made, p+suffix), filepath.Join(r.folder, p+suffix)); err != nil {
+				return err
+			}
 		}
 	}
-	return names
+	return nil
 }
 
-// makeImage runs `make image` in a tree, and returns a new folder with its output beside the folder of the release.
-func (r *release) makeImage(ctx context.Context, tree string, environment []string) (folder string, err error) {
-	if folder, err = os.MkdirTemp(filepath.Dir(r.folder), ".images-"); err != nil {
-		return "", err
+// sumsOf returns the SHA-256 of each file of a folder, by the file's name.
+func sumsOf(folder string) (map[string]string, error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
 	}
-	c := exec.CommandContext(ctx, "make", "image", "IMAGES="+folder, "REPOSITORY="+r.repository, "VERSION="+r.version, "REVISION="+r.commit,
-		"SOURCE_DATE_EPOCH="+strconv.FormatInt(r.created, 10))
-	c.Dir, c.Env = tree, slices.Concat(os.Environ(), []string{"GOTOOLCHAIN=" + r.toolchain}, environment)
-	if out, err := c.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("make image: %w\n%s", err, out)
+	sums := map[string]string{}
+	for _, e := range entries {
+		content, err := os.ReadFile(filepath.Join(folder, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		sums[e.Name()] = fmt.Sprintf("%x", sha256.Sum256(content))
 	}
-	return folder, nil
+	return sums, nil
 }
 
-// compareFiles compares the bytes of files with the same names in two folders.
-func compareFiles(one, other string, names []string) error {
-	for _, name := range names {
-		a, err := os.ReadFile(filepath.Join(one, name))
-		if err != nil {
-			return err
-		}
-		b, err := os.ReadFile(filepath.Join(other, name))
-		if err != nil {
-			return err
-		}
-		if !bytes.Equal(a, b) {
-			return fmt.Errorf("%s: %w: sha256 %x and %x", name, errDiffers, sha256.Sum256(a), sha256.Sum256(b))
+// errDiffers is the error of a build that another one does not repeat.
+var errDiffers = errors.New("two builds differ")
+
+// compareFolders compares the files of two folders, by name and content.
+func compareFolders(one, other string) error {
+	a, err := sumsOf(one)
+	if err != nil {
+		return err
+	}
+	b, err := sumsOf(other)
+	if err != nil {
+		return err
+	}
+	names := maps.Clone(a)
+	maps.Copy(names, b)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if a[name] != b[name] {
+			return fmt.Errorf("%s: %w: sha256 %q and %q", name, errDiffers, a[name], b[name])
 		}
 	}
 	return nil
@@ -139,21 +167,19 @@ func (r *release) writeChanges(context.Context) error {
 
 // writeChecksums writes SHA256SUMS of all files, in the form that sha256sum -c reads.
 func (r *release) writeChecksums(context.Context) error {
-	entries, err := os.ReadDir(r.folder)
+	sums, err := sumsOf(r.folder)
 	if err != nil {
 		return err
 	}
-	var lines []string
-	for _, e := range entries {
-		content, err := os.ReadFile(filepath.Join(r.folder, e.Name()))
-		if err != nil {
-			return err
-		}
-		lines = append(lines, fmt.Sprintf("%x  %s\n", sha256.Sum256(content), e.Name()))
+	var lines strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		fmt.Fprintf(&lines, "%s  %s\n", sums[name], name)
 	}
-	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[64:], b[64:]) })
-	return os.WriteFile(filepath.Join(r.folder, "SHA256SUMS"), []byte(strings.Join(lines, "")), 0o644)
+	return os.WriteFile(filepath.Join(r.folder, sumsFile), []byte(lines.String()), 0o644)
 }
+
+// sumsFile has the checksums of the other files.
+const sumsFile = "SHA256SUMS"
 
 // writeJSON writes a file of the release.
 func (r *release) writeJSON(name string, value any) error {

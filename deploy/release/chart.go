@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -14,7 +15,8 @@ import (
 // chartFolder is the chart in the repository.
 const chartFolder = "deploy/helm/nearside"
 
-// packageChart packages the chart with the version of the release, whose default images are those of the release.
+// packageChart packages the chart with the version of the release, whose default images are those of the release. The times in it, and in
+// the manifest that a push makes of the file's time, are that of the commit.
 func (r *release) packageChart(ctx context.Context) error {
 	place, err := os.MkdirTemp("", "nearside-chart-")
 	if err != nil {
@@ -22,7 +24,7 @@ func (r *release) packageChart(ctx context.Context) error {
 	}
 	defer func() { _ = os.RemoveAll(place) }()
 	chart := filepath.Join(place, "nearside")
-	if err := os.CopyFS(chart, os.DirFS(filepath.Join(r.root, chartFolder))); err != nil {
+	if err := os.CopyFS(chart, os.DirFS(filepath.Join(r.tree, chartFolder))); err != nil {
 		return err
 	}
 	if err := edit(filepath.Join(chart, "values.yaml"), r.releasedValues); err != nil {
@@ -36,8 +38,15 @@ func (r *release) packageChart(ctx context.Context) error {
 		return err
 	}
 	_, err = r.output(ctx, helm, "package", chart, "--version", r.number(), "--app-version", r.version, "--destination", r.folder)
-	return err
+	if err != nil {
+		return err
+	}
+	created := time.Unix(r.created, 0)
+	return os.Chtimes(r.chartFile(), created, created)
 }
+
+// chartFile returns the path of the packaged chart.
+func (r *release) chartFile() string { return filepath.Join(r.folder, "nearside-"+r.number()+".tgz") }
 
 // helm returns the path of Helm.
 func (r *release) helm(ctx context.Context) (string, error) {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,10 +20,11 @@ var versionForm = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)
 // number is the version without "v".
 func (r *release) number() string { return strings.TrimPrefix(r.version, "v") }
 
-// output runs a program in the repository and returns what it prints.
+// output runs a program in the repository, with the environment of the build, and returns its output.
 func (r *release) output(ctx context.Context, program string, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, program, args...)
 	c.Dir = r.root
+	c.Env = slices.Concat(os.Environ(), []string{"SOURCE_DATE_EPOCH=" + strconv.FormatInt(r.created, 10)}, r.environment) // for Helm
 	var stderr bytes.Buffer
 	c.Stderr = &stderr
 	out, err := c.Output()
@@ -33,9 +35,9 @@ func (r *release) output(ctx context.Context, program string, args ...string) (s
 }
 
 // checkTree reads the commit. A changed or unknown file is an error, and so is a tag of the version at another commit; a push needs
-// the tag.
+// the tag, and a commit of the main branch.
 func (r *release) checkTree(ctx context.Context) error {
-	changed, err := r.output(ctx, "git", "status", "--porcelain")
+	changed, err := r.output(ctx, "git", "status", "--porcelain", "--untracked-files=all")
 	if err != nil {
 		return err
 	}
@@ -58,8 +60,17 @@ func (r *release) checkTree(ctx context.Context) error {
 	case err != nil && r.push:
 		return fmt.Errorf("tag %s does not exist", r.version)
 	}
+	r.tagged = err == nil
+	if r.push {
+		if _, err := r.output(ctx, "git", "merge-base", "--is-ancestor", commit, mainBranch); err != nil {
+			return fmt.Errorf("%s is not a commit of %s: %w", commit, mainBranch, err)
+		}
+	}
 	return nil
 }
+
+// mainBranch has the commits that may be released.
+const mainBranch = "origin/main"
 
 // toolchainLine is the line of go.mod with the Go toolchain of releases.
 var toolchainLine = regexp.MustCompile(`(?m)^toolchain (go\S+)$`)
@@ -78,6 +89,21 @@ func (r *release) readToolchain(context.Context) error {
 	r.toolchain = string(found[1])
 	return nil
 }
+
+// checkMaintainers checks that MAINTAINERS.md names a maintainer, on whom SECURITY.md depends for each release.
+func (r *release) checkMaintainers(context.Context) error {
+	text, err := os.ReadFile(filepath.Join(r.root, "MAINTAINERS.md"))
+	if err != nil {
+		return err
+	}
+	if !maintainerRow.Match(text) {
+		return errors.New("the table of MAINTAINERS.md is empty")
+	}
+	return nil
+}
+
+// maintainerRow is the first row of a table with three columns.
+var maintainerRow = regexp.MustCompile(`(?m)^\|---\|---\|---\|\n\| *[^| ][^|\n]*\|`)
 
 // checkChangelog reads the changelog's part for the version, which has a date and entries.
 func (r *release) checkChangelog(context.Context) error {
@@ -102,6 +128,3 @@ func changesOf(text, number string) (string, error) {
 	}
 	return strings.TrimSpace(changes), nil
 }
-
-// errDiffers is the error of a build that another one does not repeat.
-var errDiffers = errors.New("two builds differ")

@@ -48,7 +48,7 @@ func (r *release) manPages(ctx context.Context) (pages []page, err error) {
 	if err != nil {
 		return nil, err
 	}
-	reference, err := os.ReadFile(filepath.Join(r.root, "docs", "configuration.md"))
+	reference, err := os.ReadFile(filepath.Join(r.tree, "docs", "configuration.md"))
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (r *release) manPages(ctx context.Context) (pages []page, err error) {
 			return nil, err
 		}
 	}
-	readmes, err := filepath.Glob(filepath.Join(r.root, "plugin", "*", "README.md"))
+	readmes, err := filepath.Glob(filepath.Join(r.tree, "plugin", "*", "README.md"))
 	if err != nil {
 		return nil, err
 	}

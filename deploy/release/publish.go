@@ -15,31 +15,25 @@ func attestations(program string) map[string]string {
 	return map[string]string{"slsaprovenance1": program + ".provenance.json", "cyclonedx": program + ".sbom.json", "openvex": vexFile}
 }
 
-// publish pushes and signs the images and the chart.
+// publish signs the checksums, and pushes and signs the images and the chart. An image has its tag only when all signatures of the images
+// are in the registry. Helm pushes the chart with its tag, so that its signature follows.
 func (r *release) publish(ctx context.Context) error {
-	if strings.HasPrefix(r.repository, noRegistry+"/") {
-		return fmt.Errorf("the images have no registry: set -repository")
-	}
 	cosign, err := r.tool(ctx, "cosign", "github.com/sigstore/cosign/v3/cmd/cosign")
 	if err != nil {
 		return err
 	}
+	sums := filepath.Join(r.folder, sumsFile)
+	if err := r.cosign(ctx, cosign, "sign-blob", "--bundle", sums+".sigstore.json", sums); err != nil {
+		return err
+	}
 	for _, program := range programs {
-		_, digest, err := r.imageOf(program)
-		if err != nil {
+		if err := r.publishImage(ctx, cosign, program); err != nil {
 			return err
 		}
-		if err := r.pushImage(ctx, program, digest); err != nil {
+	}
+	for _, program := range programs {
+		if err := r.pushImage(ctx, program, "-tag"); err != nil {
 			return err
-		}
-		image := r.repository + "/" + program + "@" + digest
-		if err := r.cosign(ctx, cosign, "sign", image); err != nil {
-			return err
-		}
-		for kind, file := range attestations(program) {
-			if err := r.cosign(ctx, cosign, "attest", "--type", kind, "--predicate", filepath.Join(r.folder, file), image); err != nil {
-				return err
-			}
 		}
 	}
 	digest, err := r.pushChart(ctx)
@@ -47,6 +41,27 @@ func (r *release) publish(ctx context.Context) error {
 		return err
 	}
 	return r.cosign(ctx, cosign, "sign", r.repository+"/charts/nearside@"+digest)
+}
+
+// publishImage pushes an image without a tag, signs it and attaches its documents.
+func (r *release) publishImage(ctx context.Context, cosign, program string) error {
+	if err := r.pushImage(ctx, program); err != nil {
+		return err
+	}
+	_, digest, err := r.imageOf(program)
+	if err != nil {
+		return err
+	}
+	image := r.repository + "/" + program + "@" + digest
+	if err := r.cosign(ctx, cosign, "sign", image); err != nil {
+		return err
+	}
+	for kind, file := range attestations(program) {
+		if err := r.cosign(ctx, cosign, "attest", "--type", kind, "--predicate", filepath.Join(r.folder, file), image); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // cosign signs with the key and without an entry in a public log, or with the identity of the workflow.
@@ -67,16 +82,17 @@ func (r *release) cosign(ctx context.Context, program, command string, args ...s
 	return err
 }
 
-// pushImage pushes the archive of an image, which has to have the digest.
-func (r *release) pushImage(ctx context.Context, program, digest string) error {
-	c := exec.CommandContext(ctx, "go", "run", ".", "-push", filepath.Join(r.folder, program+".tar"), "-repository", r.repository, "-version", r.version)
-	c.Dir, c.Env = filepath.Join(r.root, "deploy", "image"), append(os.Environ(), "GOWORK=off")
-	out, err := c.Output()
+// pushImage pushes the archive of a program's image, if it has the digest of the bill of materials.
+func (r *release) pushImage(ctx context.Context, program string, options ...string) error {
+	_, digest, err := r.imageOf(program)
 	if err != nil {
-		return fmt.Errorf("push of %s: %w%s", program, err, stderrOf(err))
+		return err
 	}
-	if !strings.Contains(string(out), digest) {
-		return fmt.Errorf("push of %s: the registry has %s, want %s", program, strings.TrimSpace(string(out)), digest)
+	c := exec.CommandContext(ctx, "go", append([]string{"run", ".", "-push", filepath.Join(r.folder, program+".tar"),
+		"-repository", r.repository, "-version", r.version, "-digest", digest}, options...)...)
+	c.Dir, c.Env = filepath.Join(r.root, "deploy", "image"), append(os.Environ(), "GOWORK=off")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("push of %s: %w\n%s", program, err, out)
 	}
 	return nil
 }
@@ -89,12 +105,13 @@ func (r *release) pushChart(ctx context.Context) (digest string, err error) {
 	if err != nil {
 		return "", err
 	}
-	args := []string{"push", filepath.Join(r.folder, "nearside-"+r.number()+".tgz"), "oci://" + r.repository + "/charts"}
+	args := []string{"push", r.chartFile(), "oci://" + r.repository + "/charts"}
 	if strings.HasPrefix(r.repository, "127.0.0.1:") {
 		args = append(args, "--plain-http")
 	}
 	c := exec.CommandContext(ctx, helm, args...)
-	out, err := c.CombinedOutput() // Helm prints the digest as an error output
+	c.Env = append(os.Environ(), "TZ=UTC") // of the file's time in the manifest
+	out, err := c.CombinedOutput()         // Helm prints the digest as an error output
 	if err != nil {
 		return "", fmt.Errorf("push of the chart: %w\n%s", err, out)
 	}

@@ -18,6 +18,9 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/corpus"
 if [[ -f $archive ]]; then
 	tar -xJf "$archive" -C "$work/corpus"
+elif [[ ! $keep ]]; then
+	echo "$archive is missing" >&2
+	exit 1
 fi
 
 total=0 targets=0

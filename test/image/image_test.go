@@ -134,7 +134,7 @@ func wrongFlags(t *testing.T, program, made string) {
 		{"unknown flag", []string{"-nope"}, 2, "flag provided but not defined: -nope"},
 		{"argument", []string{"-folder", made, "-version", "v1", "x"}, 2, `unexpected argument "x"`},
 		{"version that is no tag", []string{"-folder", made, "-version", "v1+2"}, 2, "do not form a valid image name"},
-		{"repository that is no name", []string{"-folder", made, "-version", "v1", "-repository", "Near Side"}, 2, "do not form a valid image name"},
+		{"repository that is no name", []string{"-folder", made, "-version", "v1", "-repository", "Near Side"}, 2, `invalid repository "Near Side"`},
 		{"invalid time", []string{"-folder", made, "-version", "v1", "-created", "now"}, 2, `invalid value "now" for flag -created`},
 		{"nothing built", []string{"-folder", empty, "-version", "v1"}, 1, "no such file"},
 		{"built for another machine", []string{"-folder", mixed, "-version", "v1"}, 1, "linux-amd64/clusterdns: the program was not built with map[GOARCH:amd64]"},
