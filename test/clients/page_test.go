@@ -17,9 +17,10 @@ const resultsVariable = "NEARSIDE_CLIENT_RESULTS"
 var page results
 
 type results struct {
-	clients  []string // lines of a table
-	edns     []string
-	messages []string
+	clients   []string // lines of a table
+	edns      []string
+	messages  []string
+	questions int // that messages.py knows
 }
 
 // write writes the page, if all tests have passed.
@@ -44,11 +45,13 @@ addresses only. Node and JNDI do not print the CNAME records of a chain.
 
 ## Random messages of dnspython
 
-dnspython packs the messages and parses the replies. A known question has a wanted reply, an unknown one a random name, type
-and opcode, and a broken message has random bytes changed, cut or added; some of those have no reply.
+dnspython packs the messages and parses the replies. A known question is one of %d, with the wanted reply: records, code, AA and
+TTL. An unknown one has a random name, type and opcode, and the reply the code of its zone and opcode. A broken message has
+random bytes changed, cut or added: with a complete header of a query it must have one reply, with a code of its header, and
+otherwise (no-query) none. Only a NOTIFY may remain without one.
 
 %s
-`, "`make clients`", strings.Join(r.clients, "\n"), endpoints, strings.Join(r.edns, "\n"), strings.Join(r.messages, "\n"))), 0o644)
+`, "`make clients`", strings.Join(r.clients, "\n"), endpoints, strings.Join(r.edns, "\n"), r.questions, strings.Join(r.messages, "\n"))), 0o644)
 }
 
 // versions are the commands that print the versions of clients.

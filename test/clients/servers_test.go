@@ -82,9 +82,16 @@ const nodeCorefile = `.:53 {
 `
 
 // server is a server under test.
-type server struct{ name, address string }
+type server struct {
+	name, address string
+	// The ranges of TTLs: of records of the cluster, of its version, and of the SOA records of denials.
+	ttl, version, denial [2]int
+}
 
-var servers = []server{{"clusterdns", clusterIP}, {"nodecache", nodeIP}}
+var servers = []server{
+	{"clusterdns", clusterIP, [2]int{30, 30}, [2]int{28800, 28800}, [2]int{30, 30}},
+	{"nodecache", nodeIP, [2]int{0, 30}, [2]int{0, 28800}, [2]int{0, 5}},
+}
 
 // start starts both servers in a new network namespace, until the end of the test, and waits until they answer.
 func start(t *testing.T) *netns.Namespace {
