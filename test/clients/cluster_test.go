@@ -85,7 +85,9 @@ func generate(number int) generated {
 func (g generated) checks() []check {
 	name := g.name + inServices
 	all := []check{
-		{question{"A", name}, found("A " + g.v4)}, {question{"AAAA", name}, reply{status: "NODATA"}}, {question{"PTR", reverse(g.v4)}, found("PTR " + name)},
+		{question{"A", name}, found("A " + g.v4)},
+		{question{"AAAA", name}, reply{status: "NODATA"}},
+		{question{"PTR", reverse(g.v4)}, found("PTR " + name)},
 		{question{"A", "p." + name}, reply{status: "NXDOMAIN"}},
 	}
 	if g.v6 != "" {
