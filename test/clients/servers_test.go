@@ -101,7 +101,7 @@ func start(t *testing.T) *netns.Namespace {
 	n.Run(t, "ip", "addr", "add", clusterIP+"/32", "dev", "lo")
 	// The search list must not be that of the machine.
 	n.Etc(t, "nsswitch.conf", "hosts: files dns\n")
-	n.Start(t, daemon.Program(t, "clusterdns"), "-conf", clusterConfig(t))
+	n.Start(t, daemon.Program(t, "clusterdns"), "-conf", clusterConfig(t, clusterCorefile))
 	await(t, n, clusterIP)
 	n.StartWith(t, []string{"KUBE_DNS_SERVICE_HOST=" + clusterIP, "NODE_NAME=", "NODE_ZONE="}, daemon.Program(t, "nodecache"),
 		"-conf", corefile(t, nodeCorefile), "-localip", nodeIP, "-syncinterval", "1")
@@ -110,12 +110,12 @@ func start(t *testing.T) *netns.Namespace {
 }
 
 // clusterConfig writes the Corefile of cluster DNS and its files.
-func clusterConfig(t *testing.T) string {
+func clusterConfig(t *testing.T, text string) string {
 	t.Helper()
 	public, private := keyfile.New(t, ".", keyfile.KeySigning, dns.ECDSAP256SHA256)
 	key := keyfile.Write(t, t.TempDir(), public, private)
 	files := strings.NewReplacer("MANIFESTS", writeManifests(t), "KEY", key, "ROOT", write(t, "root", rootZone))
-	return corefile(t, files.Replace(clusterCorefile))
+	return corefile(t, files.Replace(text))
 }
 
 func corefile(t *testing.T, text string) string {
