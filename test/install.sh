@@ -109,37 +109,45 @@ server() {
 	fi
 }
 
-# file PATH DEBIAN_PACKAGE installs a package that has a file and no program.
+# file PATH DEBIAN_PACKAGE... installs packages that have a file and no program.
 file() {
 	if [[ -e $1 ]]; then
 		say "$2: have $1"
 	else
-		package "${1##*/}" "$2"
+		package "${1##*/}" "${@:2}"
 	fi
 }
 
-# unpack NAME PATH DEBIAN_PACKAGE... unpacks packages next to the binaries, for a program whose installation would
-# change the machine. The binary is a link to its path in them.
-unpack() {
-	local name=$1 path=$2 folder=$bin/.$1
-	shift 2
+# resolved makes systemd-resolved available without its installation, which would change the machine's resolver: its
+# package is unpacked next to the binaries, and its libraries are installed.
+resolved() {
+	local name=systemd-resolved folder=$bin/.systemd-resolved libraries=()
+	libraries=(/usr/lib/*/systemd/libsystemd-shared-*.so)
+	file "${libraries[0]}" libsystemd-shared libssl3
 	if [[ -x $bin/$name ]]; then
 		say "$name: have $bin/$name"
-		return
+	elif ! command -v apt-get >/dev/null; then
+		complain "$name: missing; it is tested with the Debian package $name"
+		return 1
+	else
+		say "$name: unpacking the Debian package $name"
+		rm -rf -- "$folder"
+		mkdir -p -- "$folder"
+		cd -- "$folder"
+		# Without root, the package lists are those that are there.
+		if ! { apt-get -q download "$name" || { update_packages && apt-get -q download "$name"; }; } >log 2>&1; then
+			cat log >&2
+			complain "$name: apt-get failed"
+			return 1
+		fi
+		dpkg -x "$name"_*.deb .
+		rm -- "$name"_*.deb
+		ln -sfn -- "$folder/lib/systemd/$name" "$bin/$name"
 	fi
-	if ! command -v apt-get >/dev/null; then
-		complain "$name: missing; it is tested with the Debian packages $*"
+	if ldd "$bin/$name" | grep 'not found'; then
+		complain "$name: libraries are missing"
 		return 1
 	fi
-	say "$name: unpacking the Debian packages $*"
-	rm -rf -- "$folder"
-	mkdir -p -- "$folder"
-	if ! (cd -- "$folder" && update_packages && apt-get -q download "$@" && for p in *.deb; do dpkg -x "$p" . && rm -- "$p"; done) >"$folder/log" 2>&1; then
-		cat -- "$folder/log" >&2
-		complain "$name: apt-get failed"
-		return 1
-	fi
-	ln -sfn -- "$folder$path" "$bin/$name"
 }
 
 # flags NAME prints the build flags that only NAME has, one per line.
@@ -339,7 +347,7 @@ for name in "${chosen[@]}"; do
 	node) package node nodejs & ;;
 	javac) package javac default-jdk-headless & ;;
 	dnspython) file /usr/lib/python3/dist-packages/dns/message.py python3-dnspython & ;;
-	systemd-resolved) unpack systemd-resolved /lib/systemd/systemd-resolved systemd-resolved libsystemd-shared & ;;
+	systemd-resolved) resolved & ;;
 	kernel) "$here/kernel/install.sh" & ;;
 	esac
 	wait $! || failed+=("$name")

@@ -24,6 +24,8 @@ type client struct {
 	hidesAliases bool
 	// partial is set if the client uses a part of a reply with more than limit() records.
 	partial bool
+	// sends is the expectation of its queries, which pass a recorder, if it is not nil.
+	sends expectation
 	// run sends the questions to a server, and returns the replies.
 	run func(t *testing.T, n *netns.Namespace, server string, all []question) []reply
 }
@@ -59,8 +61,7 @@ func TestClients(t *testing.T) {
 			for _, s := range servers {
 				line += " as wanted |" // the page is written only if all tests pass
 				t.Run(s.name, func(t *testing.T) {
-					resolvConf(t, n, s.address, c.options...)
-					got := c.run(t, n, s.address, all)
+					got := c.ask(t, n, s.address, all)
 					if len(got) != len(all) {
 						t.Fatalf("%d replies to %d questions", len(got), len(all))
 					}
@@ -72,6 +73,26 @@ func TestClients(t *testing.T) {
 			page.clients = append(page.clients, line)
 		})
 	}
+}
+
+// ask runs the client with a server, and compares its queries with what is expected of them.
+func (c client) ask(t *testing.T, n *netns.Namespace, server string, all []question) []reply {
+	t.Helper()
+	if c.sends == nil {
+		resolvConf(t, n, server, c.options...)
+		return c.run(t, n, server, all)
+	}
+	r := record(t, n, server)
+	resolvConf(t, n, recorderIP, c.options...)
+	replies := c.run(t, n, recorderIP, all)
+	queries := r.stop(t)
+	if len(queries) < len(all) {
+		t.Errorf("%d queries for %d questions", len(queries), len(all))
+	}
+	if err := c.sends(queries); err != nil {
+		t.Error(err)
+	}
+	return replies
 }
 
 // TestEDNS runs ldns-test-edns, which prints whether a server supports EDNS.

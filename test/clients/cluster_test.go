@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,6 +57,76 @@ func writeManifests(t *testing.T) string {
 	return folder
 }
 
+// generated is a Service of many with addresses, for random messages. Its name, families and ports depend on its number.
+type generated struct {
+	name, v4, v6 string // without an IPv6 address, v6 is ""
+	ports        []corev1.ServicePort
+}
+
+// services is the number of generated Services.
+const services = 250
+
+func generate(number int) generated {
+	g := generated{
+		name: fmt.Sprintf("g%d", number) + strings.Repeat("-x", number%30), // of up to 63 bytes
+		v4:   netip.AddrFrom4([4]byte{10, 96, 2, byte(1 + number)}).String(),
+	}
+	if number%2 == 0 {
+		g.v6 = fmt.Sprintf("fd00:96::2:%x", 1+number)
+	}
+	for i := range 1 + number%3 {
+		protocol := []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}[(number+i)%2]
+		g.ports = append(g.ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(1000 + number + i), Protocol: protocol})
+	}
+	return g
+}
+
+// checks are questions for the records of a generated Service.
+func (g generated) checks() []check {
+	name := g.name + inServices
+	all := []check{
+		{question{"A", name}, found("A " + g.v4)},
+		{question{"AAAA", name}, reply{status: "NODATA"}},
+		{question{"PTR", reverse(g.v4)}, found("PTR " + name)},
+		{question{"A", "p." + name}, reply{status: "NXDOMAIN"}},
+	}
+	if g.v6 != "" {
+		all[1].want = found("AAAA " + g.v6)
+		all = append(all, check{question{"PTR", reverse(g.v6)}, found("PTR " + name)})
+	}
+	for _, p := range g.ports {
+		service := fmt.Sprintf("_%s._%s.%s", p.Name, strings.ToLower(string(p.Protocol)), name)
+		all = append(all, check{question{"SRV", service}, found(fmt.Sprintf("SRV 0 %d %d %s", g.weight(), p.Port, name))})
+	}
+	return all
+}
+
+// weight is the weight of SRV records, of which a Service has one for each address.
+func (g generated) weight() int {
+	if g.v6 != "" {
+		return 50
+	}
+	return 100
+}
+
+// endpointChecks are questions for the records of an endpoint.
+func endpointChecks(number int) []check {
+	name := hostname(number) + ".many" + inServices
+	return []check{
+		{question{"A", name}, found("A " + endpoint(number))}, {question{"PTR", reverse(endpoint(number))}, found("PTR " + name)},
+		{question{"TXT", name}, reply{status: "NODATA"}},
+	}
+}
+
+// reverse returns the name of the PTR record of an address.
+func reverse(address string) string {
+	name, err := dns.ReverseAddr(address)
+	if err != nil {
+		panic(err)
+	}
+	return name
+}
+
 func objects() map[string]runtime.Object {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
 	kind := func(version, kind string) metav1.TypeMeta { return metav1.TypeMeta{APIVersion: version, Kind: kind} }
@@ -73,7 +144,7 @@ func objects() map[string]runtime.Object {
 		})
 	}
 	target := strings.TrimSuffix("web"+inServices, ".")
-	return map[string]runtime.Object{
+	all := map[string]runtime.Object{
 		"namespace": &corev1.Namespace{TypeMeta: kind("v1", "Namespace"), ObjectMeta: metav1.ObjectMeta{Name: namespace}},
 		"web": service("web", corev1.ServiceSpec{
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: webIPv4, ClusterIPs: []string{webIPv4, webIPv6},
@@ -87,4 +158,13 @@ func objects() map[string]runtime.Object {
 		"alias":     service("alias", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: target}),
 		"outside":   service("outside", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: strings.TrimSuffix(outside, ".")}),
 	}
+	for i := range services {
+		g := generate(i)
+		spec := corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: g.v4, ClusterIPs: []string{g.v4}, Ports: g.ports}
+		if g.v6 != "" {
+			spec.ClusterIPs = append(spec.ClusterIPs, g.v6)
+		}
+		all[g.name] = service(g.name, spec)
+	}
+	return all
 }

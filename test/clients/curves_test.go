@@ -5,6 +5,7 @@ package clients
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -63,10 +64,10 @@ forward-zone:
 func peers() []peer {
 	return []peer{
 		{"nodecache", func(t *testing.T, n *netns.Namespace) *netns.Process {
-			return onServerCore(t, n, daemon.ProgramWithoutRace(t, "nodecache"), "-conf", corefile(t, nodeCorefile), "-localip", nodeIP)
+			return onServerCore(t, n, daemon.ProgramWithoutRace(t, "nodecache"), "-conf", corefile(t, curveCorefile), "-localip", nodeIP)
 		}, nodeIP},
 		{"CoreDNS", func(t *testing.T, n *netns.Namespace) *netns.Process {
-			text := strings.ReplaceAll(nodeCorefile, "bind "+nodeIP, "bind "+otherIP)
+			text := strings.ReplaceAll(curveCorefile, "bind "+nodeIP, "bind "+otherIP)
 			return onServerCore(t, n, controlplane.RequireBinary(t, "coredns"), "-conf", corefile(t, text))
 		}, otherIP},
 		{"Unbound", startUnbound, otherIP},
@@ -96,6 +97,12 @@ func startUnbound(t *testing.T, n *netns.Namespace) *netns.Process {
 	return onServerCore(t, n, own, "-d", "-c", file)
 }
 
+// curveTTL is the TTL of answers and denials, in seconds, which is longer than a measurement: no cached reply expires in one.
+const curveTTL = "3600"
+
+// curveCorefile is the Corefile of nodecache and CoreDNS with that TTL.
+var curveCorefile = strings.NewReplacer("9984 30", "9984 "+curveTTL, "9984 5", "9984 "+curveTTL).Replace(nodeCorefile)
+
 // onServerCore starts a server on the second core; resperf has the first.
 func onServerCore(t *testing.T, n *netns.Namespace, program string, args ...string) *netns.Process {
 	t.Helper()
@@ -103,8 +110,12 @@ func onServerCore(t *testing.T, n *netns.Namespace, program string, args ...stri
 	return n.StartWith(t, environment, "taskset", append([]string{"-c", "1", program}, args...)...)
 }
 
-// point is a line of resperf's plot: rates per second, and the mean latency in milliseconds.
-type point struct{ rate, responses, latency float64 }
+// point is a line of resperf's plot: rates per second, and the mean latency in milliseconds. With another load on its core, resperf
+// sends less than the target.
+type point struct{ target, sent, responses, latency float64 }
+
+// enough is the part of the target that resperf has to send.
+const enough = 0.98
 
 // curve is a measurement.
 type curve struct {
@@ -126,11 +137,13 @@ func TestCurves(t *testing.T) {
 	for _, a := range []string{clusterIP, otherIP} {
 		n.Run(t, "ip", "addr", "add", a+"/32", "dev", "lo")
 	}
-	onServerCore(t, n, daemon.ProgramWithoutRace(t, "clusterdns"), "-conf", clusterConfig(t))
+	config := clusterConfig(t, strings.ReplaceAll(clusterCorefile, "ttl 30", "ttl "+curveTTL))
+	onServerCore(t, n, daemon.ProgramWithoutRace(t, "clusterdns"), "-conf", config)
 	await(t, n, clusterIP)
 	queries := filepath.Join(t.TempDir(), "queries")
 	var text strings.Builder
 	for i := range endpoints {
+		// A quarter of the replies is NXDOMAIN, as checkCodes wants.
 		fmt.Fprintf(&text, "%s.many%s A\nweb%s AAAA\nalias%s A\nabsent-%d%s A\n", hostname(i), inServices, inServices, inServices, i, inServices)
 	}
 	if err := os.WriteFile(queries, []byte(text.String()), 0o600); err != nil {
@@ -158,6 +171,8 @@ func TestCurves(t *testing.T) {
 var (
 	highestLine = regexp.MustCompile(`Maximum throughput:\s+([0-9.]+) qps`)
 	lostLine    = regexp.MustCompile(`Lost at that point:\s+([0-9.]+)%`)
+	codesLine   = regexp.MustCompile(`Response codes:\s+(.+)`)
+	codePart    = regexp.MustCompile(`^(\w+) \d+ \(([0-9.]+)%\)$`)
 )
 
 // measure runs resperf against a server that has all answers in its cache.
@@ -177,6 +192,7 @@ func measure(t *testing.T, n *netns.Namespace, address, queries string) (c curve
 		if highest == nil || lost == nil {
 			t.Fatalf("output of resperf:\n%s", out)
 		}
+		checkCodes(t, string(out))
 		c = curve{highest: parseFloat(t, string(highest[1])), lost: parseFloat(t, string(lost[1]))}
 	}
 	text, err := os.ReadFile(plot)
@@ -184,11 +200,49 @@ func measure(t *testing.T, n *netns.Namespace, address, queries string) (c curve
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) >= 6 && fields[0][0] != '#' {
-			c.points = append(c.points, point{parseFloat(t, fields[1]), parseFloat(t, fields[3]), 1000 * parseFloat(t, fields[5])})
+		fields := strings.Fields(line)
+		if len(fields) < 6 {
+			continue
 		}
+		if fields[0] == "#" {
+			if got := strings.Join(fields[1:], " "); !strings.HasPrefix(got, plotColumns) {
+				t.Fatalf("columns of resperf's plot: %s, want %s", got, plotColumns)
+			}
+			continue
+		}
+		c.points = append(c.points, point{
+			target: parseFloat(t, fields[1]), sent: parseFloat(t, fields[2]),
+			responses: parseFloat(t, fields[3]), latency: 1000 * parseFloat(t, fields[5]),
+		})
 	}
 	return c
+}
+
+// plotColumns are the first columns of resperf's plot.
+const plotColumns = "time target_qps actual_qps responses_per_sec failures_per_sec avg_latency"
+
+// checkCodes fails the test unless three quarters of the replies are NOERROR and the others NXDOMAIN, as for the queries. Lost ones
+// may change that by a percent.
+func checkCodes(t *testing.T, out string) {
+	t.Helper()
+	want := map[string]float64{"NOERROR": 75, "NXDOMAIN": 25}
+	line := codesLine.FindStringSubmatch(out)
+	if line == nil {
+		t.Fatalf("output of resperf:\n%s", out)
+	}
+	for part := range strings.SplitSeq(line[1], ", ") {
+		m := codePart.FindStringSubmatch(strings.TrimSpace(part))
+		if m == nil {
+			t.Fatalf("response codes of resperf: %q", line[1])
+		}
+		if got := parseFloat(t, m[2]); math.Abs(got-want[m[1]]) > 1 {
+			t.Errorf("%.2f %% of the replies are %s, want %.0f %%", got, m[1], want[m[1]])
+		}
+		delete(want, m[1])
+	}
+	if len(want) > 0 {
+		t.Errorf("no replies with %v in %s", want, line[1])
+	}
 }
 
 func parseFloat(t *testing.T, text string) float64 {
@@ -206,11 +260,13 @@ func curvesPage(curves map[string][]curve) string {
 	fmt.Fprintf(&text, `# Curves of resperf
 
 %s writes this page. resperf raises the rate of queries from 0 to %d per second in %d seconds, and stops when a
-tenth is lost. The server has one core, resperf the other, and all replies are in the cache of nodecache, CoreDNS (with the
-same Corefile) and Unbound. Each server is measured %d times; the curve is that of the median. Where a curve ends without
-loss, resperf sends no more. CPU per query, which other load on the machine changes less, is in [bench](../bench/RESULTS.md).
+tenth is lost. The server has one core, resperf the other. Before, each server receives every query once, and all TTLs are of
+%s seconds, so that the caches of nodecache, CoreDNS (with the same Corefile) and Unbound have all replies. Three quarters of the
+replies are NOERROR and one quarter NXDOMAIN. Each server is measured %d times; the curve is that of the median. A point with a *
+is one where resperf itself sent less than %.0f %% of its target. CPU per query, which other load on the machine changes less, is
+in [bench](../bench/RESULTS.md).
 
-`, "`make curves`", maxRate, rampSeconds, curveRounds)
+`, "`make curves`", maxRate, rampSeconds, curveTTL, curveRounds, 100*enough)
 	text.WriteString("| server | highest rate, median | lowest and highest | lost at that rate |\n|---|---|---|---|\n")
 	medians := map[string]curve{}
 	for _, p := range peers() {
@@ -220,7 +276,7 @@ loss, resperf sends no more. CPU per query, which other load on the machine chan
 		medians[p.name] = m
 		fmt.Fprintf(&text, "| %s | %.0f/s | %.0f/s to %.0f/s | %.1f %% |\n", p.name, m.highest, all[0].highest, all[len(all)-1].highest, m.lost)
 	}
-	text.WriteString("\nResponses per second, and mean latency, by the rate of queries:\n\n| queries |")
+	text.WriteString("\nResponses per second at the rate of queries that were sent, and the mean latency, by the target rate:\n\n| target |")
 	line := "\n|---|"
 	for _, p := range peers() {
 		text.WriteString(" " + p.name + " |")
@@ -233,8 +289,11 @@ loss, resperf sends no more. CPU per query, which other load on the machine chan
 		for _, p := range peers() {
 			cell := ""
 			for _, at := range medians[p.name].points {
-				if at.rate > rate-step && at.rate <= rate && at.responses > 0 {
-					cell, measured = fmt.Sprintf("%.0f/s at %.0f/s, %.2f ms", at.responses, at.rate, at.latency), true
+				if at.target > rate-step && at.target <= rate && at.responses > 0 {
+					cell, measured = fmt.Sprintf("%.0f/s at %.0f/s, %.2f ms", at.responses, at.sent, at.latency), true
+					if at.sent < enough*at.target {
+						cell += " *"
+					}
 				}
 			}
 			row += " " + cell + " |"

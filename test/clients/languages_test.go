@@ -41,11 +41,14 @@ func languages(t *testing.T) []client {
 	build("gcc", "-O1", "-Wall", "-Wno-deprecated-declarations", "-o", cares, "testdata/cares.c", "-lcares")
 	build("javac", "-d", folder, "testdata/Lookup.java")
 	return []client{
-		{name: "glibc", types: onlyAddresses, run: getaddrinfo(glibc)},
-		{name: "glibc with edns0", types: onlyAddresses, options: []string{"edns0", "trust-ad"}, run: getaddrinfo(glibc)},
-		{name: "glibc with single-request", types: onlyAddresses, options: []string{"single-request"}, run: getaddrinfo(glibc)},
-		{name: "glibc with single-request-reopen", types: onlyAddresses, options: []string{"single-request-reopen"}, run: getaddrinfo(glibc)},
-		{name: "glibc with use-vc", types: onlyAddresses, options: []string{"use-vc"}, run: getaddrinfo(glibc)},
+		{name: "glibc", types: onlyAddresses, sends: both(noEDNS, overUDP, pairs(true, 1)), run: getaddrinfo(glibc)},
+		{name: "glibc with edns0", types: onlyAddresses, options: []string{"edns0", "trust-ad"},
+			sends: both(edns, overUDP, pairs(true, 1)), run: getaddrinfo(glibc)},
+		{name: "glibc with single-request", types: onlyAddresses, options: []string{"single-request"},
+			sends: both(overUDP, pairs(false, 1)), run: getaddrinfo(glibc)},
+		{name: "glibc with single-request-reopen", types: onlyAddresses, options: []string{"single-request-reopen"},
+			sends: both(overUDP, pairs(false, 2)), run: getaddrinfo(glibc)},
+		{name: "glibc with use-vc", types: onlyAddresses, options: []string{"use-vc"}, sends: overTCP, run: getaddrinfo(glibc)},
 		{name: "musl", types: onlyAddresses, partial: true, run: getaddrinfo(musl)},
 		{name: "c-ares", types: withoutAddresses, run: batch(cares)},
 		{name: "Node", types: withoutAddresses, programs: []string{"node"}, hidesAliases: true, run: batch("node", "testdata/lookup.mjs")},
@@ -60,7 +63,7 @@ func languages(t *testing.T) []client {
 var withoutAddresses = []string{"A", "AAAA", "SRV", "PTR", "MX", "CNAME", "TXT"}
 
 // batch runs a program of testdata once with all questions. Its output has a line "= TYPE/NAME" for each of them, followed by
-// a line for each record, or one with another status.
+// a line for each record and one with the status.
 func batch(program string, args ...string) func(*testing.T, *netns.Namespace, string, []question) []reply {
 	return func(t *testing.T, n *netns.Namespace, server string, all []question) (replies []reply) {
 		t.Helper()
@@ -110,6 +113,7 @@ func parseGetaddrinfo(t *testing.T, out string) (r reply) {
 		kind, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		switch kind {
 		case "canonical":
+			r.status = "NOERROR"
 		case "address":
 			r.records = append(r.records, addressRecord(value))
 		case "error":

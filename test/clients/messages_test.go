@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,13 +32,12 @@ func TestRandomMessages(t *testing.T) {
 	}
 	requireFile(t, dnspython, "dnspython")
 	n := start(t)
-	path := questionFile(t)
 	for _, s := range servers {
 		t.Run(s.name, func(t *testing.T) {
-			out := runMessages(t, n, s.address, seed, strconv.Itoa(count), path)
+			out := runMessages(t, n, s.address, seed, strconv.Itoa(count), questionFile(t, s))
 			page.messages = append(page.messages, fmt.Sprintf("- %s, seed %s: %s", s.name, seed, out))
 			t.Log(out)
-			for _, kind := range []string{"known=", "unknown=", "broken=", "truncated=", "over-TCP="} {
+			for _, kind := range []string{"known=", "unknown=", "broken=", "no-query=", "truncated=", "over-TCP="} {
 				if !strings.Contains(out, kind) {
 					t.Errorf("no messages of kind %s in %s", kind, out)
 				}
@@ -59,28 +57,53 @@ func runMessages(t *testing.T, n *netns.Namespace, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// questionFile writes the questions for messages.py.
-func questionFile(t *testing.T) string {
+// questionFile writes the questions for messages.py: those of all clients, and others for the records of hundreds of objects.
+func questionFile(t *testing.T, s server) string {
 	t.Helper()
 	type known struct {
 		Name    string   `json:"name"`
 		Type    string   `json:"type"`
 		Status  string   `json:"status"`
 		Records []string `json:"records"`
+		Weight  int      `json:"weight"`
+		TTL     [2]int   `json:"ttl"`
 	}
-	var all []known
-	for _, q := range questions() {
-		if q.qtype != "ADDRESSES" {
-			all = append(all, known{q.name, q.qtype, q.want.status, append([]string{}, q.want.records...)})
+	var file struct {
+		Denial    [2]int  `json:"denial"`
+		Questions []known `json:"questions"`
+	}
+	file.Denial = s.denial
+	add := func(weight int, checks ...check) {
+		for _, q := range checks {
+			ttl := s.ttl
+			switch q.qtype {
+			case "ADDRESSES":
+				continue
+			case "TXT":
+				if q.want.status == "NOERROR" {
+					ttl = s.version
+				}
+			}
+			file.Questions = append(file.Questions, known{q.name, q.qtype, q.want.status, append([]string{}, q.want.records...), weight, ttl})
 		}
 	}
-	text, err := json.Marshal(all)
+	for _, q := range questions() {
+		if len(q.want.records) > 10 {
+			add(3, q) // these replies cost the most time
+		} else {
+			add(30, q)
+		}
+	}
+	for i := range services {
+		add(1, generate(i).checks()...)
+	}
+	for i := range endpoints {
+		add(1, endpointChecks(i)...)
+	}
+	page.questions = len(file.Questions)
+	text, err := json.Marshal(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "questions.json")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return write(t, "questions.json", string(text))
 }

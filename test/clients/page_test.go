@@ -17,9 +17,10 @@ const resultsVariable = "NEARSIDE_CLIENT_RESULTS"
 var page results
 
 type results struct {
-	clients  []string // lines of a table
-	edns     []string
-	messages []string
+	clients   []string // lines of a table
+	edns      []string
+	messages  []string
+	questions int // that messages.py knows
 }
 
 // write writes the page, if all tests have passed.
@@ -35,6 +36,8 @@ compared with the records of the cluster.
 |---|---|---|---|---|
 %s
 
+The versions are those of the machine that wrote this page; the tests do not depend on them. Where a client has options that change
+its queries (EDNS, a cookie, padding, TCP, one query at a time), its queries pass a recorder, and have to show the option.
 musl before 1.2.4 has no TCP: of %d addresses it uses those of the truncated reply. A client with getaddrinfo looks up
 addresses only. Node and JNDI do not print the CNAME records of a chain.
 
@@ -44,12 +47,16 @@ addresses only. Node and JNDI do not print the CNAME records of a chain.
 
 ## Random messages of dnspython
 
-dnspython packs the messages and parses the replies. A known question has a wanted reply, an unknown one a random name, type
-and opcode, and a broken message has random bytes changed, cut or added; some of those have no reply.
+dnspython packs the messages and parses the replies. A known question is one of %d, with the wanted reply: records, code, AA and
+TTL. An unknown one has a random name, type and opcode, and the reply the code of its zone and opcode. A broken message has
+random bytes changed, cut or added: with a complete header of a query it must have one reply, with a code of its header, and
+otherwise (no-query) none. Only a NOTIFY may remain without one.
 
 %s
-`, "`make clients`", strings.Join(r.clients, "\n"), endpoints, strings.Join(r.edns, "\n"), strings.Join(r.messages, "\n"))), 0o644)
+`, "`make clients`", lines(r.clients), endpoints, lines(r.edns), r.questions, lines(r.messages))), 0o644)
 }
+
+func lines(all []string) string { return strings.Join(all, "\n") }
 
 // versions are the commands that print the versions of clients.
 var versions = map[string][]string{
@@ -70,8 +77,7 @@ func version(t *testing.T, name string) string {
 	t.Helper()
 	command := versions[strings.Fields(name)[0]]
 	if name == "systemd-resolved" {
-		program, libraries := resolvedProgram(t)
-		command = []string{"env", libraries, program, "--version"}
+		command = []string{resolvedProgram(t), "--version"}
 	}
 	if command == nil {
 		t.Fatalf("no command for the version of %s", name)

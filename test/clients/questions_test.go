@@ -70,8 +70,8 @@ func questions() []check {
 	}
 }
 
-// normal returns a reply in the form of questions: addresses in their canonical form, names with a final dot, strings of TXT
-// in quotes, and records sorted.
+// normal returns a reply in the form of questions: the status that the client printed, or NODATA for NOERROR without records,
+// addresses in their canonical form, names with a final dot, strings of TXT in quotes, and records sorted.
 func normal(r reply) reply {
 	var all []string
 	for _, record := range r.records {
@@ -89,10 +89,10 @@ func normal(r reply) reply {
 		all = append(all, rtype+" "+data)
 	}
 	slices.Sort(all)
-	if r.status == "" {
-		r.status = "NOERROR"
-	}
-	if r.status == "NOERROR" && len(all) == 0 {
+	switch {
+	case r.status == "":
+		r.status = "none" // the client printed none
+	case r.status == "NOERROR" && len(all) == 0:
 		r.status = "NODATA"
 	}
 	return reply{r.status, all}

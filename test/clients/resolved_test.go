@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -39,23 +38,18 @@ func resolved() client {
 	return client{name: "systemd-resolved", programs: []string{"dig"}, types: withoutAddresses, run: runResolved}
 }
 
-// resolvedProgram returns the path of systemd-resolved, and the variable of the environment for its libraries.
-func resolvedProgram(t *testing.T) (program, libraries string) {
+// resolvedProgram returns the path of systemd-resolved.
+func resolvedProgram(t *testing.T) string {
 	t.Helper()
 	program, err := filepath.EvalSymlinks(controlplane.RequireBinary(t, "systemd-resolved"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	folders, err := filepath.Glob(filepath.Join(filepath.Dir(program), "../../usr/lib/*/systemd"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return program, "LD_LIBRARY_PATH=" + strings.Join(folders, ":")
+	return program
 }
 
 func runResolved(t *testing.T, n *netns.Namespace, server string, all []question) (replies []reply) {
 	t.Helper()
-	program, libraries := resolvedProgram(t)
 	users, err := os.ReadFile("/etc/passwd")
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +65,7 @@ func runResolved(t *testing.T, n *netns.Namespace, server string, all []question
 		n.Run(t, "ip", "link", "set", "outside", "up")
 		n.Run(t, "ip", "link", "set", "peer", "up")
 	}
-	n.StartWith(t, []string{libraries}, "sh", "-ec", resolvedStart, "sh", config, program)
+	n.Start(t, "sh", "-ec", resolvedStart, "sh", config, resolvedProgram(t))
 	for end := time.Now().Add(maxWait); ; time.Sleep(20 * time.Millisecond) {
 		if _, err := n.Try("dig", "@"+stubIP, "+time=1", "+tries=1", "web"+inServices); err == nil {
 			break

@@ -82,9 +82,16 @@ const nodeCorefile = `.:53 {
 `
 
 // server is a server under test.
-type server struct{ name, address string }
+type server struct {
+	name, address string
+	// The ranges of TTLs: of records of the cluster, of its version, and of the SOA records of denials.
+	ttl, version, denial [2]int
+}
 
-var servers = []server{{"clusterdns", clusterIP}, {"nodecache", nodeIP}}
+var servers = []server{
+	{"clusterdns", clusterIP, [2]int{30, 30}, [2]int{28800, 28800}, [2]int{30, 30}},
+	{"nodecache", nodeIP, [2]int{0, 30}, [2]int{0, 28800}, [2]int{0, 5}},
+}
 
 // start starts both servers in a new network namespace, until the end of the test, and waits until they answer.
 func start(t *testing.T) *netns.Namespace {
@@ -94,7 +101,7 @@ func start(t *testing.T) *netns.Namespace {
 	n.Run(t, "ip", "addr", "add", clusterIP+"/32", "dev", "lo")
 	// The search list must not be that of the machine.
 	n.Etc(t, "nsswitch.conf", "hosts: files dns\n")
-	n.Start(t, daemon.Program(t, "clusterdns"), "-conf", clusterConfig(t))
+	n.Start(t, daemon.Program(t, "clusterdns"), "-conf", clusterConfig(t, clusterCorefile))
 	await(t, n, clusterIP)
 	n.StartWith(t, []string{"KUBE_DNS_SERVICE_HOST=" + clusterIP, "NODE_NAME=", "NODE_ZONE="}, daemon.Program(t, "nodecache"),
 		"-conf", corefile(t, nodeCorefile), "-localip", nodeIP, "-syncinterval", "1")
@@ -103,12 +110,12 @@ func start(t *testing.T) *netns.Namespace {
 }
 
 // clusterConfig writes the Corefile of cluster DNS and its files.
-func clusterConfig(t *testing.T) string {
+func clusterConfig(t *testing.T, text string) string {
 	t.Helper()
 	public, private := keyfile.New(t, ".", keyfile.KeySigning, dns.ECDSAP256SHA256)
 	key := keyfile.Write(t, t.TempDir(), public, private)
 	files := strings.NewReplacer("MANIFESTS", writeManifests(t), "KEY", key, "ROOT", write(t, "root", rootZone))
-	return corefile(t, files.Replace(clusterCorefile))
+	return corefile(t, files.Replace(text))
 }
 
 func corefile(t *testing.T, text string) string {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/miekg/dns"
+
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -15,23 +17,27 @@ import (
 func tools() []client {
 	return []client{
 		tool("dig", "dig", "+nocookie"),
-		tool("kdig", "kdig"),
-		tool("kdig with EDNS, a cookie, padding and a large buffer", "kdig", "+edns", "+cookie", "+padding=128", "+nsid", "+bufsize=4096"),
-		tool("kdig over TCP", "kdig", "+tcp"),
+		tool("kdig", "kdig").expect(both(noEDNS, overUDP)),
+		tool("kdig with EDNS, a cookie, padding and a large buffer", "kdig", "+edns", "+cookie", "+padding=128", "+nsid", "+bufsize=4096").
+			expect(both(overUDP, withOptions(4096, map[uint16]int{dns.EDNS0COOKIE: 8, dns.EDNS0PADDING: 128, dns.EDNS0NSID: 0}))),
+		tool("kdig over TCP", "kdig", "+tcp").expect(overTCP),
 		tool("drill", "drill", "-a"),
-		tool("drill with DNSSEC OK", "drill", "-a", "-D"),
+		tool("drill with DNSSEC OK", "drill", "-a", "-D").
+			expect(each("with DNSSEC OK", func(s sent) bool { return s.IsEdns0() != nil && s.IsEdns0().Do() })),
 		{name: "delv", programs: []string{"delv"}, run: func(t *testing.T, n *netns.Namespace, server string, all []question) (replies []reply) {
 			for _, q := range all {
-				out, err := n.Try("delv", "-i", "@"+server, q.name, q.qtype)
-				r := parseDelv(out)
-				if err != nil && r.status == "NOERROR" {
-					t.Errorf("%s: %v", q, err)
-				}
+				r := parseDelv(n.Run(t, "delv", "-i", "@"+server, q.name, q.qtype))
 				replies = append(replies, r)
 			}
 			return replies
 		}},
 	}
+}
+
+// expect returns the client with an expectation of its queries.
+func (c client) expect(e expectation) client {
+	c.sends = e
+	return c
 }
 
 // tool is a tool with dig's form of output.
@@ -81,18 +87,25 @@ func parseRecord(line string) []string {
 	return []string{strings.Join(fields[3:], " ")}
 }
 
-// parseDelv parses the output of delv, which has no header.
+// delvStatus are the lines of delv's output, which has no header, that state the status.
+var delvStatus = []struct {
+	line   *regexp.Regexp
+	status string
+}{
+	{regexp.MustCompile(`(?m)^; authoritative$`), "NOERROR"},
+	{regexp.MustCompile(`(?m)^; negative response, answer not validated\n;.*;-\$NXDOMAIN$`), "NXDOMAIN"},
+	{regexp.MustCompile(`(?m)^; negative response, answer not validated\n;.*;-\$NXRRSET$`), "NODATA"},
+}
+
+// parseDelv parses the output of delv. It has no status after a failure, where delv writes "resolution failed" and exits with 0.
 func parseDelv(out string) (r reply) {
-	for text, status := range map[string]string{"$NXDOMAIN": "NXDOMAIN", "$NXRRSET": "NODATA"} {
-		if strings.Contains(out, text) {
-			r.status = status
+	for _, s := range delvStatus {
+		if s.line.MatchString(out) {
+			r.status = s.status
 		}
 	}
 	for line := range strings.Lines(out) {
 		r.records = append(r.records, parseRecord(strings.TrimSpace(line))...)
-	}
-	if r.status == "" {
-		r.status = "NOERROR"
 	}
 	return r
 }

@@ -64,7 +64,13 @@ func (c *cluster) testKernel(t *testing.T) {
 // metric returns the sum of the samples of a metric of nodecache.
 func (c *cluster) metric(t *testing.T, metric string) (sum float64) {
 	t.Helper()
-	reply, err := c.Node.Client().Get("http://" + net.JoinHostPort(c.Node.IPv4.String(), "9253") + "/metrics")
+	return c.metricAt(t, net.JoinHostPort(c.Node.IPv4.String(), "9253"), metric)
+}
+
+// metricAt returns the sum of the samples of a metric at an address.
+func (c *cluster) metricAt(t *testing.T, address, metric string) (sum float64) {
+	t.Helper()
+	reply, err := c.Node.Client().Get("http://" + address + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

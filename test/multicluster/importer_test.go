@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -160,16 +161,21 @@ func (cs *clusterset) importRound(ctx context.Context) (err error) {
 	return err
 }
 
-// importOf is the ServiceImport of Services: of their type, with all of their ports. Its addresses are the cluster's
-// own, of the families of the first.
+// importOf is the ServiceImport of Services: of their type, with all of their ports. Its addresses are of the families of the
+// first Service. In shop they are the cluster's own, so that an answer with those of the other cluster is detected; in all
+// other namespaces they are the same in every cluster, as the conformance suite expects.
 func (c *cluster) importOf(name string, all []exported) *mcsv1beta1.ServiceImport {
 	s := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: all[0].service.Namespace, Name: name}}
 	first := all[0].service.Spec
 	s.Spec.Type = mcsv1beta1.Headless
 	if first.ClusterIP != corev1.ClusterIPNone {
 		s.Spec.Type = mcsv1beta1.ClusterSetIP
-		for _, family := range first.IPFamilies {
-			s.Spec.IPs = append(s.Spec.IPs, c.clusterSetIP(family, slices.Index(numbered, name)))
+		for i, family := range first.IPFamilies {
+			ip := sharedIP(first.ClusterIPs[i])
+			if s.Namespace == shop {
+				ip = c.clusterSetIP(family, slices.Index(numbered, name))
+			}
+			s.Spec.IPs = append(s.Spec.IPs, ip)
 		}
 	}
 	s.Spec.IPFamilies = first.IPFamilies
@@ -193,6 +199,14 @@ func (c *cluster) clusterSetIP(family corev1.IPFamily, number int) string {
 		return fmt.Sprintf("fd00:112:0:%d::%d", c.subnet, number)
 	}
 	return fmt.Sprintf("10.112.%d.%d", c.subnet, number)
+}
+
+// sharedIP is the address in all clusters of the import of a Service with this cluster IP, which no other Service has.
+func sharedIP(clusterIP string) string {
+	octets := netip.MustParseAddr(clusterIP).AsSlice()
+	octets[1]++ // another range than that of cluster IPs
+	ip, _ := netip.AddrFromSlice(octets)
+	return ip.String()
 }
 
 // copyOf is the copy of an exported Service's EndpointSlice in every cluster.

@@ -46,8 +46,8 @@ var configurations = []configuration{
 	{name: "clusterdns without the zone", control: true},
 }
 
-// TestConformance does the checks of DNS of the Multi-Cluster Services API's conformance suite, whose module has no published
-// version. Objects and commands are those of the suite: it creates a Service with pods and exports it in the first cluster,
+// TestConformance does the checks of DNS of the Multi-Cluster Services API's conformance suite, whose module is not on the Go
+// module proxy. Objects and commands are those of the suite: it creates a Service with pods and exports it in the first cluster,
 // and runs nslookup of busybox in all clusters. The controllers of Kubernetes make the EndpointSlices, from pods that
 // run no container; the importer of this package is the controller of the Multi-Cluster Services API.
 func TestConformance(t *testing.T) {
@@ -97,11 +97,17 @@ func TestConformance(t *testing.T) {
 // conformancePage is the page of results, in Markdown.
 func conformancePage(columns []configuration, results map[string][]string) string {
 	var page strings.Builder
-	page.WriteString("# Conformance of the names of a clusterset\n\n`make mcs` writes this page: the checks with the label DNS of the" +
-		" conformance suite of the Multi-Cluster\nServices API (`conformance/` of sigs.k8s.io/mcs-api). Its module has no" +
-		" published version, so `TestConformance` does each\ncheck by its text: the same objects and the same `nslookup`" +
-		" of busybox, on two API servers with the controllers of\nKubernetes. The last column is the control: cluster DNS" +
-		" without the zone of the clusterset, where the checks of its\nnames have to fail.\n\n| check | rule |")
+	page.WriteString(`# Conformance of the names of a clusterset
+
+` + "`make mcs`" + ` writes this page: the checks with the label DNS of the conformance suite of the Multi-Cluster Services API. The
+suite is the module sigs.k8s.io/mcs-api/conformance, which the Go module proxy does not have: ` + "`go mod download`" + ` finds no
+version of it at latest, v0.5.2 and master, and the archives of sigs.k8s.io/mcs-api up to v0.5.2 lack its folder. So
+` + "`TestConformance`" + ` does each check by its published text, of clusterip_service_dns.go at commit 0dfb8b126612 and of
+headless_service_dns.go at commit 139a11b171b8 of its repository: the same objects and the same ` + "`nslookup`" + ` of busybox, on
+two API servers with the controllers of Kubernetes. No test compares these texts with the suite's. The last column is the
+control: cluster DNS without the zone of the clusterset, where the checks of its names have to fail.
+
+| check | rule |`)
 	line := "\n|---|---|"
 	for _, c := range columns {
 		fmt.Fprintf(&page, " %s |", c.name)

@@ -12,7 +12,7 @@ import javax.naming.directory.InitialDirContext;
 
 /**
  * Lookup SERVER TYPE/NAME... sends each question to a server by the DNS provider of JNDI, and looks up ADDRESSES by InetAddress.
- * It prints "= TYPE/NAME", and a line for each record of the reply or "status STATUS".
+ * It prints "= TYPE/NAME", a line for each record of the reply, and "status STATUS".
  */
 public class Lookup {
     public static void main(String[] args) throws Exception {
@@ -41,6 +41,7 @@ public class Lookup {
             for (Object data : Collections.list(all.getAll())) {
                 System.out.println(type + " " + data);
             }
+            System.out.println("status NOERROR");
         } catch (NameNotFoundException e) {
             System.out.println("status NXDOMAIN");
         } catch (NamingException e) {
@@ -53,8 +54,10 @@ public class Lookup {
             for (InetAddress address : InetAddress.getAllByName(name)) {
                 System.out.println((address instanceof Inet6Address ? "AAAA " : "A ") + address.getHostAddress());
             }
+            System.out.println("status NOERROR");
         } catch (UnknownHostException e) {
-            System.out.println("status NXDOMAIN");
+            boolean absent = e.getMessage().endsWith(": Name or service not known");
+            System.out.println("status " + (absent ? "NXDOMAIN" : e.getMessage()));
         }
     }
 }

@@ -1,5 +1,5 @@
 /* cares SERVER TYPE/NAME... sends each question to a server by c-ares. It prints "= TYPE/NAME", and a line for each record of
-   the reply or "status STATUS". */
+   the reply, and "status STATUS". */
 #include <ares.h>
 #include <arpa/inet.h>
 #include <arpa/nameser.h>
@@ -19,9 +19,14 @@ static int number(const char *type)
 	return -1;
 }
 
-static void print_failure(int status)
+static void print_status(int status)
 {
-	printf("status %s\n", status == ARES_ENOTFOUND ? "NXDOMAIN" : status == ARES_ENODATA ? "NODATA" : ares_strerror(status));
+	switch (status) {
+	case ARES_SUCCESS: puts("status NOERROR"); break;
+	case ARES_ENOTFOUND: puts("status NXDOMAIN"); break;
+	case ARES_ENODATA: puts("status NODATA"); break;
+	default: printf("status %s\n", ares_strerror(status));
+	}
 }
 
 static int print_addresses(const char *type, const unsigned char *text, int size)
@@ -108,8 +113,7 @@ static void print_reply(void *type, int status, int timeouts, unsigned char *tex
 		case ns_t_cname: status = print_alias(text, size); break;
 		default: status = ARES_ENOTIMP;
 		}
-	if (status != ARES_SUCCESS)
-		print_failure(status);
+	print_status(status);
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,5 @@
 // lookup.mjs SERVER TYPE/NAME... sends each question to a server by Node's resolver, and looks up ADDRESSES by getaddrinfo. It
-// prints "= TYPE/NAME", and a line for each record of the reply or "status STATUS".
+// prints "= TYPE/NAME", a line for each record of the reply, and "status STATUS".
 import { Resolver, lookup } from 'node:dns/promises';
 
 const [server, ...questions] = process.argv.slice(2);
@@ -25,7 +25,8 @@ for (const question of questions) {
   const [type, name] = question.split('/');
   console.log(`= ${question}`);
   try {
-    console.log((await lines(type, name)).join('\n'));
+    (await lines(type, name)).forEach((line) => console.log(line));
+    console.log('status NOERROR');
   } catch (error) {
     console.log(`status ${{ ENOTFOUND: 'NXDOMAIN', ENODATA: 'NODATA' }[error.code] ?? error}`);
   }

@@ -1,5 +1,5 @@
-"""lookup.py SERVER TYPE/NAME... sends each question to a server by dnspython's resolver. It prints "= TYPE/NAME", and a line for
-each record of the reply or "status STATUS"."""
+"""lookup.py SERVER TYPE/NAME... sends each question to a server by dnspython's resolver. It prints "= TYPE/NAME", a line for
+each record of the reply, and "status STATUS"."""
 
 import sys
 
@@ -16,6 +16,7 @@ for question in sys.argv[2:]:
         for rrset in answer.response.answer:
             for rdata in rrset:
                 print(dns.rdatatype.to_text(rrset.rdtype), rdata.to_text())
+        print("status NOERROR")
     except dns.resolver.NXDOMAIN:
         print("status NXDOMAIN")
     except dns.resolver.NoAnswer:

@@ -1,19 +1,22 @@
 """messages.py SERVER SEED COUNT FILE sends random messages that dnspython packs, and parses the replies with dnspython.
 
-FILE has questions with the wanted replies, as JSON: a list of objects with name, type, status and records. A message is one
-of three kinds:
+FILE is JSON: "questions", a list of objects with name, type, status, records, weight and the range of TTLs, and "denial", the
+range of TTLs of the SOA records of denials. A message is one of three kinds:
 
   known    one of these questions, with random case of letters, flags, EDNS version, payload and options; the reply must
-           repeat ID and question, fit into the payload, and have the wanted records; a truncated one must have them over TCP
-  unknown  a question with a random name and type; the reply must be one that dnspython parses and packs again to an equal
-           message
-  broken   a message with random bytes changed, cut or added; it may have no reply, or one that dnspython parses
+           repeat ID and question, fit into the payload, and have AA and the wanted records with TTLs in the range; a denial
+           must have an SOA record; a truncated reply must have the records over TCP
+  unknown  a question with a random name and type; the reply must have the code of its zone and opcode, and dnspython must
+           parse it and pack it again to an equal message
+  broken   a message with random bytes changed, cut or added; with a complete header that has QR=0 it must have a reply that
+           dnspython parses, with a code of its header, and otherwise none
 
-It prints the number of messages of each kind, or the first failure with the message's number. A message depends on the seed
-and its number only.
+Each message has one reply at most, and its ID is not used again before PATIENCE. The program prints the number of messages of
+each kind, or the first failure with the message's number. A message depends on the seed and its number only.
 """
 
 import collections
+import itertools
 import json
 import random
 import select
@@ -28,16 +31,26 @@ import dns.flags
 import dns.message
 import dns.name
 import dns.rcode
+import dns.rdataclass
 import dns.rdatatype
 
 WINDOW = 64  # messages that wait for a reply at once
 PATIENCE = 10  # seconds for a reply
+LINGER = 0.5  # seconds for second replies to the last messages
+HEADER = 12  # bytes
 SMALLEST = 512  # bytes of a reply to a query without EDNS
 
 RCODES = {"NXDOMAIN": dns.rcode.NXDOMAIN, "NODATA": dns.rcode.NOERROR, "NOERROR": dns.rcode.NOERROR}
 UNASSIGNED = {3, *range(6, 16)}  # opcodes
-NOTIFY = 4
+QUERY, NOTIFY = 0, 4
+TRANSFERS = (251, 252)  # types
 CLUSTER = dns.name.from_text("cluster.local.")
+ZONES = [CLUSTER, dns.name.from_text("in-addr.arpa."), dns.name.from_text("ip6.arpa.")]  # all others are in the root zone, which is signed
+# Suffixes of random names, and whether they exist.
+SUFFIXES = {"cluster.local.": True, "svc.cluster.local.": True, "shop.svc.cluster.local.": True}
+SUFFIXES |= {"in-addr.arpa.": True, "ip6.arpa.": True, "example.com.": False, ".": True}
+EXISTING = {dns.name.from_text(text) for text, exists in SUFFIXES.items() if exists}
+DELEGATED = dns.name.from_text("se.")
 OPCODES = [0] * 30 + [1, 2, 3, 4, 5, 15]
 
 
@@ -65,7 +78,6 @@ def random_options(rng):
 
 def random_query(rng, name, rdtype):
     query = dns.message.make_query(name, rdtype)
-    query.id = rng.randrange(65536)
     query.flags = 0
     for flag in (dns.flags.RD, dns.flags.RD, dns.flags.AD, dns.flags.CD):
         if rng.random() < 0.5:
@@ -82,8 +94,7 @@ def random_query(rng, name, rdtype):
 
 def random_name(rng):
     labels = [rng.randbytes(rng.choice((1, 2, 5, 63))) for _ in range(rng.randrange(0, 6))]
-    suffix = rng.choice(("cluster.local.", "svc.cluster.local.", "shop.svc.cluster.local.", "in-addr.arpa.", "ip6.arpa.", "example.com.", "."))
-    name = dns.name.from_text(suffix)
+    name = dns.name.from_text(rng.choice(list(SUFFIXES)))
     for label in labels:
         try:
             name = dns.name.Name((label,) + name.labels)
@@ -109,41 +120,89 @@ def break_message(rng, wire):
     return bytes(wire)
 
 
+def wanted_rcode(query):
+    """Returns the code of the reply to a query with a random name, or None for a name that has more than one."""
+    name, rdtype = query.question[0].name, query.question[0].rdtype
+    if query.opcode() not in (QUERY, NOTIFY):
+        return dns.rcode.NOTIMP
+    if query.edns > 0:
+        return dns.rcode.BADVERS
+    if rdtype in TRANSFERS:
+        return dns.rcode.REFUSED
+    if name.is_subdomain(DELEGATED):
+        return None
+    if len(name.labels) == 2 and name.labels[0].startswith(b"*"):  # CoreDNS's plugin dnssec does not sign the denial
+        return None
+    signed = query.ednsflags & dns.flags.DO and not any(name.is_subdomain(zone) for zone in ZONES)
+    if name in EXISTING or signed:  # plugin dnssec denies a name by NODATA
+        return dns.rcode.NOERROR
+    return dns.rcode.NXDOMAIN
+
+
+def broken_rcodes(wire):
+    """Returns the codes that the reply to a broken message may have: those of CoreDNS, which checks the header first."""
+    opcode, questions = wire[2] >> 3 & 15, struct.unpack("!H", wire[4:6])[0]
+    if opcode not in (QUERY, NOTIFY):
+        return {dns.rcode.NOTIMP}
+    if questions != 1:
+        return {dns.rcode.FORMERR}
+    if len(wire) == HEADER:
+        return {dns.rcode.FORMERR, dns.rcode.SERVFAIL}
+    try:
+        query = dns.message.from_wire(wire)
+    except Exception:  # dnspython has many
+        query = None
+    # Of records, dnspython and CoreDNS know different types.
+    is_plain = query and opcode == QUERY and query.edns <= 0 and not query.options and not any(query.sections[1:])
+    if is_plain and query.question[0].rdclass == dns.rdataclass.IN:
+        if query.question[0].rdtype in TRANSFERS:
+            return {dns.rcode.REFUSED}
+        return {dns.rcode.NOERROR, dns.rcode.NXDOMAIN}
+    return {dns.rcode.NOERROR, dns.rcode.NXDOMAIN, dns.rcode.FORMERR, dns.rcode.REFUSED, dns.rcode.BADVERS}
+
+
 class Message:
-    def __init__(self, number, seed, questions):
+    def __init__(self, number, seed, file):
+        questions = file["questions"]
         rng = random.Random(f"{seed}/{number}")
-        self.number, self.wanted, self.tcp = number, None, False
+        self.number, self.denial, self.wanted, self.tcp = number, file["denial"], None, False
         kind = rng.random()
         if kind < 0.7:
-            self.kind, self.wanted = "known", rng.choices(questions, [q["weight"] for q in questions])[0]
+            self.kind, self.wanted = "known", rng.choices(questions, cum_weights=file["weights"])[0]
             name, rdtype = dns.name.from_text(random_case(rng, self.wanted["name"])), self.wanted["type"]
         else:
             self.kind = "unknown" if kind < 0.85 else "broken"
-            name, rdtype = random_name(rng), rng.choice((1, 2, 5, 6, 12, 15, 16, 28, 33, 41, 43, 46, 64, 65, 252, 255, rng.randrange(1, 65536)))
+            name, rdtype = random_name(rng), rng.choice((1, 2, 5, 6, 12, 15, 16, 28, 33, 41, 43, 46, 64, 65, 251, 252, 255, rng.randrange(1, 65536)))
             if self.kind == "broken" and rng.random() < 0.7:
                 one = rng.choice(questions)
                 name, rdtype = dns.name.from_text(one["name"]), one["type"]
         self.query = random_query(rng, name, rdtype)
+        self.query.id = self.id = (number * 40503 + file["first"]) % 65536  # each number is used once in 65,536 messages
         if self.kind == "unknown":
             opcode = rng.choice(OPCODES)
             if opcode == NOTIFY and not name.is_subdomain(CLUSTER):
                 opcode = 0  # CoreDNS's plugin file drops a NOTIFY that is not of its primary
             self.query.set_opcode(opcode)
-        if self.kind == "unknown" and rdtype in (251, 252):
+        if self.kind == "unknown" and rdtype in TRANSFERS:
             self.tcp = False  # transfers over TCP are sequences of messages
         else:
             self.tcp = self.kind != "broken" and rng.random() < 0.02
         self.wire = self.query.to_wire(max_size=65535)
         if self.kind == "broken":
             self.wire = break_message(rng, self.wire)
-        self.id = struct.unpack("!H", self.wire[:2])[0]
-        self.may_be_lost = self.kind == "broken"
+        is_query = len(self.wire) >= HEADER and not self.wire[2] & 0x80
+        self.has_reply = is_query
+        # CoreDNS's plugin file drops a NOTIFY for one of its names.
+        self.may_have_reply = is_query and self.kind == "broken" and self.wire[2] >> 3 & 15 == NOTIFY
 
     def check(self, wire, tcp):
         """Returns whether the reply is complete."""
-        if wire[2] >> 3 & 15 in UNASSIGNED:
+        opcode, wanted = wire[2] >> 3 & 15, self.wire[2] >> 3 & 15
+        # As in CoreDNS, a FORMERR has opcode QUERY.
+        require(opcode == wanted or opcode == QUERY and wire[3] & 15 == dns.rcode.FORMERR, f"opcode {opcode}, want {wanted}")
+        if opcode in UNASSIGNED:
             # dnspython has no such messages.
-            require(wire[2] & 0x80 and wire[3] & 15 in (dns.rcode.FORMERR, dns.rcode.NOTIMP), f"reply {wire.hex()} to an unassigned opcode")
+            require(wire[2] & 0x80 and wire[3] & 15 == dns.rcode.NOTIMP, f"reply {wire.hex()} to an unassigned opcode")
             return True
         try:
             reply = dns.message.from_wire(wire)
@@ -155,8 +214,10 @@ class Message:
             again = dns.message.from_wire(reply.to_wire(max_size=65535))
             require(sections(again) == sections(reply), f"packed again, the reply differs: {reply} and {again}")
         if self.kind == "broken":
+            wanted = broken_rcodes(self.wire)
+            texts = [dns.rcode.to_text(code) for code in wanted]
+            require(reply.rcode() in wanted, f"{dns.rcode.to_text(reply.rcode())}, want one of {texts}")
             return True
-        require(reply.opcode() == self.query.opcode(), f"opcode {reply.opcode()}")
         question = self.query.to_wire()[12:]
         question = question[: question_size(question)]
         if reply.question:
@@ -170,20 +231,32 @@ class Message:
         if reply.flags & dns.flags.TC:
             require(not tcp, "truncated over TCP")
             return False
-        if self.kind == "known":
+        wanted = wanted_rcode(self.query)
+        if self.kind == "known" and wanted != dns.rcode.BADVERS:
+            wanted = RCODES[self.wanted["status"]]
+        require(wanted is None or reply.rcode() == wanted, f"{dns.rcode.to_text(reply.rcode())}, want {dns.rcode.to_text(wanted or 0)}")
+        is_answer = wanted in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN)
+        require(not is_answer or reply.flags & dns.flags.AA, "no AA")
+        if self.kind == "known" and is_answer:
             self.compare(reply)
         return True
 
     def compare(self, reply):
-        if self.query.edns > 0:
-            require(reply.rcode() == dns.rcode.BADVERS, f"{dns.rcode.to_text(reply.rcode())} for EDNS version {self.query.edns}")
-            return
         records = []
         for rrset in reply.answer:
             for rdata in rrset:
                 records.append(f"{dns.rdatatype.to_text(rrset.rdtype)} {rdata.to_text()}".lower())
-        require(reply.rcode() == RCODES[self.wanted["status"]], f"{dns.rcode.to_text(reply.rcode())}, want {self.wanted['status']}")
+            check_ttl(rrset, self.wanted["ttl"])
         require(sorted(records) == self.wanted["records"], f"records {sorted(records)[:5]}, want {self.wanted['records'][:5]}")
+        if not records:  # RFC 2308
+            types = [rrset.rdtype for rrset in reply.authority]
+            require(types == [dns.rdatatype.SOA], f"authority section {reply.authority}, want an SOA record")
+            # plugin cache does not store replies to queries with some options, and does not change their TTLs.
+            check_ttl(reply.authority[0], self.wanted["ttl"] if self.query.options else self.denial)
+
+
+def check_ttl(rrset, limits):
+    require(limits[0] <= rrset.ttl <= limits[1], f"TTL {rrset.ttl} of {rrset}, want {limits}")
 
 
 def question_size(wire):
@@ -212,62 +285,77 @@ def over_tcp(server, message):
 
 
 class Run:
-    def __init__(self, server, seed, count, questions):
-        self.server, self.seed, self.count, self.questions = server, seed, count, questions
-        self.waiting, self.counts, self.last = {}, collections.Counter(), None
+    def __init__(self, server, seed, count, file):
+        self.server, self.seed, self.count, self.file = server, seed, count, file
+        self.counts, self.last = collections.Counter(), None
+        # Messages by ID, with the time: those that wait for a reply, and those that may have or must not have one.
+        self.waiting, self.silent = {}, {}
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self.socket.connect((server, 53))
 
     def all(self):
         for number in range(self.count):
-            message = self.last = Message(number, self.seed, self.questions)
+            message = self.last = Message(number, self.seed, self.file)
             self.counts[message.kind] += 1
             if message.tcp:
                 self.counts["over TCP"] += 1
                 over_tcp(self.server, message)
                 continue
-            while len(self.waiting) >= WINDOW or message.id in self.waiting:
-                self.receive()
-            self.waiting[message.id] = message, time.monotonic()
+            while len(self.waiting) >= WINDOW or not self.is_free(message.id):
+                self.receive(0.05)
+            if message.has_reply and not message.may_have_reply:
+                self.waiting[message.id] = message, time.monotonic()
+            else:
+                self.counts["NOTIFY" if message.may_have_reply else "no query"] += 1
+                self.silent[message.id] = message, time.monotonic()
             self.socket.send(message.wire)
-            while select.select([self.socket], [], [], 0)[0]:
-                self.receive()
+            while self.receive(0):
+                pass
         while self.waiting:
-            self.receive()
+            self.receive(0.05)
+        while self.receive(LINGER):
+            pass
 
-    def receive(self):
-        """Receives a reply, or gives up messages that may have none."""
-        if not select.select([self.socket], [], [], 0.05)[0]:
-            now = time.monotonic()
-            for key, (message, sent) in list(self.waiting.items()):
-                if message.may_be_lost and now - sent > 0.05:
-                    self.counts["broken without reply"] += 1
-                    del self.waiting[key]
-                elif now - sent > PATIENCE:
+    def is_free(self, key):
+        """Returns whether no late reply to an earlier message with this ID can arrive."""
+        if key in self.silent and time.monotonic() - self.silent[key][1] > PATIENCE:
+            del self.silent[key]
+        return key not in self.waiting and key not in self.silent
+
+    def receive(self, seconds):
+        """Receives a reply, and returns whether there was one."""
+        if not select.select([self.socket], [], [], seconds)[0]:
+            for message, sent in self.waiting.values():
+                if time.monotonic() - sent > PATIENCE:
                     self.last = message
                     raise Failure("no reply")
-            return
+            return False
         wire = self.socket.recv(65535)
-        require(len(wire) >= 12, f"a reply of {len(wire)} bytes")
+        require(len(wire) >= HEADER, f"a reply of {len(wire)} bytes")
         key = struct.unpack("!H", wire[:2])[0]
-        if key not in self.waiting:
-            return  # late reply to a broken message
-        message, _ = self.waiting.pop(key)
-        self.last = message
+        if key in self.silent:
+            message = self.last = self.silent[key][0]
+            require(message.may_have_reply, f"reply {wire.hex()} to a message that is no query")
+            message.may_have_reply = False  # a second time
+        else:
+            require(key in self.waiting, f"second reply {wire.hex()}, with ID {key}")
+            message = self.last = self.waiting.pop(key)[0]
         if not message.check(wire, False):
             self.counts["truncated"] += 1
             over_tcp(self.server, message)
+        return True
 
 
 def main():
     server, seed, count, path = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
     with open(path, encoding="utf-8") as file:
-        questions = json.load(file)
-    for q in questions:
-        q["weight"] = 0.01 if len(q["records"]) > 10 else 1
+        known = json.load(file)
+    for q in known["questions"]:
         q["records"] = sorted(r.lower() for r in q["records"])
-    run = Run(server, seed, count, questions)
+    known["weights"] = list(itertools.accumulate(q["weight"] for q in known["questions"]))
+    known["first"] = random.Random(seed).randrange(65536)
+    run = Run(server, seed, count, known)
     begin = time.monotonic()
     try:
         run.all()
