@@ -89,7 +89,7 @@ func (s *server) blockOf(name string) (*servedBlock, string) {
 
 // explain has the plugin chain answer a query with a trace, and compares the reply with the stored answer.
 func (s *server) explain(ctx context.Context, q explain.Query) (explain.Explanation, error) {
-	trace := explain.New()
+	trace := explain.New(q)
 	e := explain.Explanation{Query: q, Server: s.Addr}
 	m := new(dns.Msg).SetQuestion(q.Name, q.Type)
 	m.SetEdns0(explainedSize, false)

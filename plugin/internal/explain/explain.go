@@ -18,6 +18,9 @@ type Query struct {
 	Type   uint16
 	Client netip.Addr // whose query it would be
 	TCP    bool
+	// Node and Zone are those of the caller option (package caller) that the query has, "" for none. The option of an explained query is
+	// to be trusted, whatever the client's address: the query is from this machine.
+	Node, Zone string
 }
 
 // Step is an event on the way of a query.
@@ -29,14 +32,23 @@ type Step struct {
 
 // Trace has the steps of a query. The methods of a nil Trace, that of an ordinary query, do nothing.
 type Trace struct {
+	query Query
 	began time.Time
 
 	mu    sync.Mutex
 	steps []Step
 }
 
-// New returns a trace that begins now.
-func New() *Trace { return &Trace{began: time.Now()} }
+// New returns a trace of a query that begins now.
+func New(q Query) *Trace { return &Trace{query: q, began: time.Now()} }
+
+// Query returns the query that is explained, the zero Query for an ordinary one.
+func (t *Trace) Query() Query {
+	if t == nil {
+		return Query{}
+	}
+	return t.query
+}
 
 // Add adds a step.
 func (t *Trace) Add(plugin, format string, args ...any) {
