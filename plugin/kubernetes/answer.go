@@ -26,6 +26,8 @@ type query struct {
 	dependencies *dependencies // nil if the reply is not stored
 	waits        bool          // queries wait for the name, or for a candidate
 	stale        bool          // records are those of a snapshot
+	explained    *explanation  // nil for an ordinary query
+	trusted      bool          // the caller option is trusted whatever the client's address is
 }
 
 // Versions of the implemented specifications, of Kubernetes and of KEP-1645 for zones of a clusterset, and the TTL of their
@@ -196,6 +198,7 @@ func (k *Kubernetes) follow(q *query, target string, chain []dns.RR) (records []
 	}
 	if !dns.IsSubDomain(q.zone, target) || k.isClusterset(plugin.Zones(k.Zones).Matches(strings.ToLower(target))) {
 		q.dependencies.onUntracked() // the target, a name of another server
+		q.explained.external(target)
 		state := q.state
 		state.Req = searchlist.WithoutOption(state.Req) // the search list does not apply to the target
 		reply, err := k.upstream.Lookup(q.ctx, state, target, q.qtype)
@@ -206,7 +209,9 @@ func (k *Kubernetes) follow(q *query, target string, chain []dns.RR) (records []
 	}
 	next := *q
 	next.owner = target
-	f := k.find(strings.ToLower(target), q.zone, q.dependencies)
+	name := strings.ToLower(target)
+	f := k.find(name, q.zone, q.dependencies)
+	q.explained.found(&next, &f, name, q.zone)
 	q.dependencies.onNodes(&f)
 	rest, truncated := k.addressRecords(&next, f, append(chain, link))
 	if len(rest) == 0 {

@@ -206,6 +206,7 @@ var examples = []example{
 	{heading: "A wrong ndots"},
 	{heading: "A Service of another namespace"},
 	{heading: "A hint that hides an endpoint"},
+	{heading: "The answer for the pods of another node"},
 	{heading: "An endpoint that is not ready"},
 	{heading: "No endpoint on the node of the client"},
 	{heading: "A headless Service without endpoints"},
