@@ -1,11 +1,14 @@
 package forward
 
 import (
+	"strings"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // explainReply adds the result of an exchange.
@@ -18,7 +21,7 @@ func explainReply(t *explain.Trace, reply forwarded, err error) {
 	}
 }
 
-// explainCall adds a call, and the caller in its query: clusterdns explains the reply to it.
+// explainCall adds a call, and for one to cluster DNS the command that explains the reply there.
 func (x *exchange) explainCall(a *attempt, call *transport.Call, overUDP bool) {
 	if x.explained == nil {
 		return
@@ -27,12 +30,44 @@ func (x *exchange) explainCall(a *attempt, call *transport.Call, overUDP bool) {
 	if overUDP {
 		over = "over UDP"
 	}
-	if !x.isNamed(call) || x.f.caller == nil {
+	m := new(dns.Msg)
+	if !x.isNamed(call) || m.Unpack(call.Query) != nil {
 		x.explained.Add(pluginName, "query to %s %s", a.to.address, over)
 		return
 	}
+	x.explained.Add(pluginName, "query to cluster DNS, %s, %s; its answer is explained there by: %s", a.to.address, over, x.commandFor(m))
+}
+
+// commandFor returns the command that explains a query at cluster DNS, for a shell.
+func (x *exchange) commandFor(m *dns.Msg) string {
+	name, search := m.Question[0].Name, ""
+	if list, ok := searchlist.OptionOf(m); ok {
+		suffixes, _ := searchlist.ParseSuffixes(list)
+		if len(suffixes) > 0 {
+			name = strings.TrimSuffix(searchlist.Base(strings.ToLower(name), suffixes[0]), ".")
+			search = " -search " + quoted(strings.Join(suffixes, ","))
+		}
+	}
+	command := "clusterdns explain " + quoted(name) + " -type " + dns.Type(m.Question[0].Qtype).String() + search
+	if x.f.caller == nil {
+		return command
+	}
 	node, zone, _ := caller.Parse(x.f.caller[optionHead:])
-	x.explained.Add(pluginName, "query to %s %s, caller: node %q, zone %q; clusterdns explain there describes its answer", a.to.address, over, node, zone)
+	if command += " -node " + string(node); len(zone) > 0 {
+		command += " -zone " + string(zone)
+	}
+	return command
+}
+
+// quoted returns a word for a shell: names may have any characters.
+func quoted(word string) string {
+	plain := func(c rune) bool {
+		return c == '.' || c == '-' || c == '_' || c == ',' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+	}
+	if !strings.ContainsFunc(word, func(c rune) bool { return !plain(c) }) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // explainFailure adds the failure of an attempt.

@@ -112,11 +112,13 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 		return dns.RcodeSuccess, nil
 	}
 	if err := f.admit(); err != nil {
-		trace.Add(pluginName, "refuses the query: %v", err)
+		if trace != nil {
+			trace.Add(pluginName, "refuses the query: %v", err)
+		}
 		return dns.RcodeRefused, err
 	}
 	defer f.dismiss()
-	reply, err := f.forwardMessage(ctx, &state)
+	reply, err := f.forwardMessage(ctx, &state, trace)
 	if reply.from != nil {
 		metadata.SetValueFunc(ctx, "forward/upstream", func() string { return reply.from.address })
 	}

@@ -53,8 +53,8 @@ type forwarded struct {
 	from    *upstream // may be nil after an error
 }
 
-// forwardMessage forwards a query of the plugin chain.
-func (f *Forward) forwardMessage(ctx context.Context, state *request.Request) (forwarded, error) {
+// forwardMessage forwards a query of the plugin chain. trace is that of the context.
+func (f *Forward) forwardMessage(ctx context.Context, state *request.Request, trace *explain.Trace) (forwarded, error) {
 	w, _ := waiters.Get().(*waiter)
 	defer w.release()
 	x := f.newExchange(state.Proto() == protoTCP, w)
@@ -68,7 +68,7 @@ func (f *Forward) forwardMessage(ctx context.Context, state *request.Request) (f
 	}
 	x.users++ // until the wait is over, since x may be cancelled
 	defer x.leave()
-	x.span, x.explained = ot.SpanFromContext(ctx), explain.From(ctx)
+	x.span, x.explained = ot.SpanFromContext(ctx), trace
 	var b batch.Batch
 	x.run(&b)
 	b.Flush()
