@@ -288,6 +288,9 @@ func TestSelectRandomClusters(t *testing.T) {
 		if got := p.Select(nodes, who, slices.Clone(all)); !slices.Equal(got, want) {
 			t.Fatalf("policy %s: got %q, want %q of\n%+v\n%+v", p, names(got), names(want), *w.world, *w)
 		}
+		if wrong := explainsSelect(p, nodes, who, all, want); wrong != "" {
+			t.Fatalf("policy %s explained: %s", p, wrong)
+		}
 		w.count(counts, want)
 	})
 	t.Log(counts)

@@ -262,7 +262,7 @@ func (w *world) service() *index.Service {
 	return s
 }
 
-// TestSelectRandom compares Select with the oracle in random clusters. The result has the same pointers in the same
+// TestSelectRandom compares Select with the oracle in random clusters, and Explain with Select. The result has the same pointers in the same
 // order, and the records are unchanged.
 func TestSelectRandom(t *testing.T) {
 	property.Seeds(t, 0, 25_000, func(t *testing.T, seed uint64) {
@@ -277,6 +277,9 @@ func TestSelectRandom(t *testing.T) {
 		same := func(a, b Endpoint) bool { return a.Endpoint == b.Endpoint && a.Slice == b.Slice }
 		if !slices.EqualFunc(got, want, same) {
 			t.Fatalf("policy %s: got %q, want %q of\n%+v", p, names(got), names(want), *w)
+		}
+		if wrong := explainsSelect(p, nodes, nodes.caller(w.node, w.zone), all, got); wrong != "" {
+			t.Fatalf("policy %s explained: %s", p, wrong)
 		}
 		if !p.Filters() && len(got) != len(all) {
 			t.Fatalf("a policy that filters nothing left %d of %d", len(got), len(all))

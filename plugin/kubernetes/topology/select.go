@@ -78,15 +78,25 @@ func (c Caller) byDistribution(d index.Distribution, all []Endpoint) []Endpoint 
 	if !c.Known() {
 		return all
 	}
-	return lowest(all, func(e Endpoint) int {
-		switch {
-		case d == index.PreferSameNode && c.nodeOf(e) == c.Name:
-			return 0
-		case c.Zone != index.Symbol{} && e.Zone == c.Zone:
-			return 1
-		}
-		return 2
-	})
+	return lowest(all, func(e Endpoint) int { return c.distance(d, e) })
+}
+
+// Distances of endpoints, the ranks of trafficDistribution.
+const (
+	sameNode = iota
+	sameZone
+	farAway
+)
+
+// distance returns the distance of an endpoint from a known caller.
+func (c Caller) distance(d index.Distribution, e Endpoint) int {
+	switch {
+	case d == index.PreferSameNode && c.nodeOf(e) == c.Name:
+		return sameNode
+	case c.Zone != index.Symbol{} && e.Zone == c.Zone:
+		return sameZone
+	}
+	return farAway
 }
 
 func hasHints(e Endpoint) bool { return len(nodeHints(e))+len(zoneHints(e)) > 0 }
@@ -109,23 +119,36 @@ func zoneHints(e Endpoint) []index.Symbol {
 // a hint for its zone, else all. Hints of a kind are used only if every endpoint has one, since an endpoint without may be
 // the one for the caller.
 func (c Caller) byHints(all []Endpoint) []Endpoint {
-	if !c.Known() {
-		return all
-	}
-	for _, hint := range [...]struct {
-		hints    func(Endpoint) []index.Symbol
-		location index.Symbol
-		isNode   bool // the hint names a node of the endpoint's own cluster
-	}{{nodeHints, c.Name, true}, {zoneHints, c.Zone, false}} {
-		matches := func(e Endpoint) bool {
-			return slices.Contains(hint.hints(e), hint.location) && !(hint.isNode && c.inOtherCluster(e.Slice))
-		}
-		lacks := func(e Endpoint) bool { return len(hint.hints(e)) == 0 }
-		if hint.location != (index.Symbol{}) && !slices.ContainsFunc(all, lacks) && slices.ContainsFunc(all, matches) {
-			return filter(all, matches)
-		}
+	if h, used := c.usedHints(all); used {
+		return filter(all, func(e Endpoint) bool { return h.matches(c, e) })
 	}
 	return all
+}
+
+// hintKind is a kind of hints, and the caller's location that they may have.
+type hintKind struct {
+	hints    func(Endpoint) []index.Symbol
+	location index.Symbol
+	isNode   bool // the hint names a node of the endpoint's own cluster
+}
+
+func (h hintKind) matches(c Caller, e Endpoint) bool {
+	return slices.Contains(h.hints(e), h.location) && !(h.isNode && c.inOtherCluster(e.Slice))
+}
+
+// usedHints returns the kind of hints by which endpoints are selected, if any.
+func (c Caller) usedHints(all []Endpoint) (h hintKind, used bool) {
+	if !c.Known() {
+		return h, false
+	}
+	for _, h := range [...]hintKind{{nodeHints, c.Name, true}, {zoneHints, c.Zone, false}} {
+		lacks := func(e Endpoint) bool { return len(h.hints(e)) == 0 }
+		matches := func(e Endpoint) bool { return h.matches(c, e) }
+		if h.location != (index.Symbol{}) && !slices.ContainsFunc(all, lacks) && slices.ContainsFunc(all, matches) {
+			return h, true
+		}
+	}
+	return h, false
 }
 
 // ZoneLabel is the label of nodes with the name of their zone.
