@@ -49,3 +49,34 @@ func TestAllocations(t *testing.T) {
 		})
 	}
 }
+
+// TestAllocations_Topology has names whose answers depend on the caller. Explanations add nothing to ordinary queries. The limits are those
+// under the race detector, which adds an allocation to some.
+func TestAllocations_Topology(t *testing.T) {
+	k := placed(t, "kubernetes cluster.local {\ntopology\n}")
+	for _, c := range []struct {
+		name, owner string
+		list        []string
+		limit       float64
+	}{
+		{"filtered", "auto.shop.svc.cluster.local.", nil, 22},
+		{"alias", "alias.shop.svc.cluster.local.", nil, 40},
+		{"search list", "host.shop.svc.cluster.local.", []string{"shop.svc.cluster.local.", "svc.cluster.local."}, 43},
+		{"another zone", "example.org.", nil, 7},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := test.Case{Qname: c.owner, Qtype: dns.TypeA}.Msg()
+			if c.list != nil {
+				r = withList(t, r, c.list...)
+			}
+			w := &test.ResponseWriter{RemoteIP: "10.240.1.9"}
+			ctx := context.Background()
+			n := testing.AllocsPerRun(1000, func() {
+				_, _ = k.ServeDNS(ctx, w, r) // an error without a next plugin, for another zone
+			})
+			if n > c.limit {
+				t.Errorf("%v allocations, the limit is %v", n, c.limit)
+			}
+		})
+	}
+}

@@ -26,6 +26,7 @@ type query struct {
 	dependencies *dependencies // nil if the reply is not stored
 	waits        bool          // queries wait for the name, or for a candidate
 	stale        bool          // records are those of a snapshot
+	explained    *explanation  // nil for an ordinary query
 }
 
 // Versions of the implemented specifications, of Kubernetes and of KEP-1645 for zones of a clusterset, and the TTL of their
@@ -206,7 +207,9 @@ func (k *Kubernetes) follow(q *query, target string, chain []dns.RR) (records []
 	}
 	next := *q
 	next.owner = target
-	f := k.find(strings.ToLower(target), q.zone, q.dependencies)
+	name := strings.ToLower(target)
+	f := k.find(name, q.zone, q.dependencies)
+	q.explained.found(&next, &f, name, q.zone)
 	q.dependencies.onNodes(&f)
 	rest, truncated := k.addressRecords(&next, f, append(chain, link))
 	if len(rest) == 0 {

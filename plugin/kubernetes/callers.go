@@ -85,9 +85,10 @@ type location struct {
 	name, zone string      // without a record: the names of node and zone, which may be slices of the option; empty if unknown
 }
 
-// find returns the caller with an address and the data of the option, nil without an option.
-func (c *callers) find(from netip.Addr, option []byte) (topology.Caller, evidence) {
-	l, by := c.locate(from, option)
+// find returns the caller with an address and the data of the option, nil without an option. The option of a trusted query counts
+// whatever the address is.
+func (c *callers) find(from netip.Addr, option []byte, trusted bool) (topology.Caller, evidence) {
+	l, by := c.locate(from, option, trusted)
 	if l.node != nil {
 		return callerOn(l.node), by
 	}
@@ -95,13 +96,13 @@ func (c *callers) find(from netip.Addr, option []byte) (topology.Caller, evidenc
 }
 
 // locate is find without allocations.
-func (c *callers) locate(from netip.Addr, option []byte) (l location, by evidence) {
+func (c *callers) locate(from netip.Addr, option []byte, trusted bool) (l location, by evidence) {
 	from = from.WithZone("").Unmap()
 	failed := unknownAddress
 	if option != nil {
 		node, zone, ok := caller.Parse(option)
 		switch {
-		case !c.trusts(from):
+		case !trusted && !c.trusts(from):
 			failed = untrusted
 			c.warnOnce.Do(func() {
 				log.Warningf("caller option of %s ignored: the address is in no range of trust; add it if it is a node's (further senders are only counted)", from)
@@ -167,7 +168,7 @@ func (c *callers) onNode(name index.Symbol) location {
 
 // View implements answers.Views.
 func (c *callers) View(from netip.Addr, option []byte) answers.View {
-	return viewOf(c.locate(from, option))
+	return viewOf(c.locate(from, option, false))
 }
 
 // unknownCaller is the number of the view of unknown callers, and of all views of nodes without a record; those of nodes start

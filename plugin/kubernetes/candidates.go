@@ -20,30 +20,35 @@ type candidate struct {
 
 // candidates returns the candidates of a query in order; the first one is the queried name. It returns nil for a query
 // without a valid option, and if another plugin may answer a candidate: the query is answered as one without a search list
-// then.
-func (k *Kubernetes) candidates(q *query, lower string) []candidate {
+// then, for the reason in unused.
+func (k *Kubernetes) candidates(q *query, lower string) (all []candidate, unused string) {
 	data, ok := searchlist.OptionOf(q.state.Req)
-	if !ok || k.shared || !isLookup(q.state.Req) {
-		return nil
+	switch {
+	case !ok:
+		return nil, ""
+	case k.shared:
+		return nil, "since another plugin of the server block may answer a candidate"
+	case !isLookup(q.state.Req):
+		return nil, "since the query is for no records of the cluster"
 	}
 	suffixes, ok := searchlist.ParseSuffixes(data)
 	if !ok || len(suffixes) == 0 {
-		return nil
+		return nil, "since it is malformed"
 	}
 	base := searchlist.Base(lower, suffixes[0])
 	if base == "" {
-		return nil
+		return nil, "since the name does not end with its first suffix"
 	}
-	all := make([]candidate, 0, len(suffixes))
+	all = make([]candidate, 0, len(suffixes))
 	for i, name := range searchlist.Candidates(base, suffixes) {
 		c := candidate{owner: name, lower: name, suffix: suffixes[i]}
 		if c.zone = k.candidateZone(q.ctx, cmp.Or(name, c.suffix), c.suffix); c.zone == "" {
-			return nil
+			return nil, "since another plugin or server block may answer a candidate, or records of a candidate are not read yet"
 		}
 		all = append(all, c)
 	}
 	all[0].owner, all[0].zone = q.owner, q.zone
-	return all
+	return all, ""
 }
 
 // candidateZone returns the zone of a candidate. It returns "" if the suffix is not in that zone, and if another plugin or
@@ -70,25 +75,29 @@ type expansion struct {
 // other family is answered with NODATA, so that A and AAAA never come from different names. It returns nil if the query is
 // to be answered as one without a list: it has no valid list, or the data of a candidate is not synced.
 func (k *Kubernetes) expand(q query, lower string, storable bool) *expansion {
-	all := k.candidates(&q, lower)
+	all, unused := k.candidates(&q, lower)
 	if all == nil {
+		q.explained.withoutList(unused)
 		return nil
 	}
 	x := &expansion{query: q, reply: reply{m: newReply(q.state.Req), suffix: []byte{}}}
 	if storable {
 		x.dependencies = newDependencies(k.index)
 	}
+	found := false
 	for i := range all {
-		hasData := k.tryCandidate(x, &all[i])
+		found = k.tryCandidate(x, &all[i])
 		if x.caller.needsNodes() {
+			q.explained.withoutList("since no endpoint of a candidate is selected for the caller, which may change when Nodes are read")
 			return nil
 		}
-		if hasData {
+		if found {
 			x.suffix, _ = searchlist.AppendSuffixes(nil, []string{all[i].suffix}) // parsed from such data, so it is valid
 			x.prependCNAME(q.owner)
 			break
 		}
 	}
+	q.explained.expanded(x, found)
 	if !x.exists {
 		x.m.Rcode = dns.RcodeNameError
 	}
@@ -104,6 +113,7 @@ func (k *Kubernetes) tryCandidate(x *expansion, c *candidate) bool {
 		return false
 	}
 	f := k.find(c.lower, c.zone, x.dependencies)
+	x.explained.found(&x.query, &f, c.lower, c.zone)
 	x.waits = x.waits || f.waits
 	if f.kind == notFound {
 		return false
@@ -116,7 +126,7 @@ func (k *Kubernetes) tryCandidate(x *expansion, c *candidate) bool {
 	}
 	for _, qtype := range searchlist.RelatedTypes[x.qtype] {
 		q := x.query
-		q.qtype = qtype
+		q.qtype, q.explained = qtype, nil // which has been explained
 		if records, _ := k.addressRecords(&q, f, nil); len(records) > 0 {
 			return true
 		}

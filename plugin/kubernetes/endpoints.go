@@ -64,18 +64,18 @@ func (k *Kubernetes) locate(q *query) topology.Caller {
 	c := q.caller
 	if !c.located {
 		c.located = true
-		c.Caller, c.evidence = k.callerOf(q.state.IP(), optionOf(q.state.Req))
+		c.Caller, c.evidence = k.callerOf(q.state.IP(), optionOf(q.state.Req), q.explained.trusts())
 	}
 	return c.Caller
 }
 
-// callerOf returns the caller with an address and the data of the caller option.
-func (k *Kubernetes) callerOf(ip string, option []byte) (topology.Caller, evidence) {
+// callerOf returns the caller with an address and the data of the caller option, which may be trusted whatever the address is.
+func (k *Kubernetes) callerOf(ip string, option []byte, trusted bool) (topology.Caller, evidence) {
 	from, err := netip.ParseAddr(ip)
 	if err != nil {
 		return topology.Caller{}, noAddress
 	}
-	return k.callers.find(from, option)
+	return k.callers.find(from, option, trusted)
 }
 
 // selectEndpoints returns the endpoints of a filtered name that the caller gets. Some may be of a family that was not

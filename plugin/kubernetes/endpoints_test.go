@@ -341,7 +341,7 @@ func TestCallers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			from := netip.MustParseAddr(c.from)
-			who, why := k.callers.find(from, c.option)
+			who, why := k.callers.find(from, c.option, false)
 			if who.Name.String() != c.node || who.Zone.String() != c.zone || why != c.why {
 				t.Errorf("on node %q in zone %q by %d, want %q, %q, %d", who.Name, who.Zone, why, c.node, c.zone, c.why)
 			}

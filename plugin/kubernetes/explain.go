@@ -1,11 +1,13 @@
 package kubernetes
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/coredns/coredns/plugin/pkg/dnsutil"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
@@ -14,8 +16,129 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
 
-// explainedEndpoints is the maximum number of endpoints with a step of their own.
-const explainedEndpoints = 20
+const (
+	// explainedEndpoints is the maximum number of endpoints of a family with a step of their own.
+	explainedEndpoints = 20
+	// inspectTimeout bounds the time for the endpoints that are not ready.
+	inspectTimeout = time.Second
+)
+
+// explanation adds the steps of a query in this plugin to its trace. The methods of a nil explanation, that of an ordinary query, do
+// nothing.
+type explanation struct {
+	k          *Kubernetes
+	trace      *explain.Trace
+	synced     bool
+	inspection []inspection
+}
+
+// inspection is a name whose endpoints that are not ready are to be explained.
+type inspection struct {
+	name  objectName
+	qtype uint16
+}
+
+// explanationOf returns the explanation of a query, nil for an ordinary one.
+func (k *Kubernetes) explanationOf(ctx context.Context) *explanation {
+	if t := explain.From(ctx); t != nil {
+		return &explanation{k: k, trace: t}
+	}
+	return nil
+}
+
+func (x *explanation) add(format string, args ...any) { x.trace.Add(x.k.Name(), format, args...) }
+
+// addOnce adds a step that begins with a text, unless there is one: queries with a search list pass the plugin more than once. It reports
+// whether it was added.
+func (x *explanation) addOnce(text, format string, args ...any) bool {
+	for _, s := range x.trace.Steps() {
+		if s.Plugin == x.k.Name() && strings.HasPrefix(s.Text, text) {
+			return false
+		}
+	}
+	x.add("%s%s", text, fmt.Sprintf(format, args...))
+	return true
+}
+
+// trusts reports whether the caller option of the query is trusted whatever its address is: it is from an operator of this machine.
+func (x *explanation) trusts() bool { return x != nil && x.trace.Query().Node != "" }
+
+// elsewhere explains a name in none of the zones.
+func (x *explanation) elsewhere() {
+	if x != nil {
+		x.add("the name is in no zone of %s: the next plugin gets the query", strings.Join(x.k.Zones, ", "))
+	}
+}
+
+// begin adds the caller, and the state of the records.
+func (x *explanation) begin(q *query, synced bool) {
+	if x == nil {
+		return
+	}
+	x.synced = synced
+	x.addCaller(q)
+	switch {
+	case !synced:
+		x.add("records are not read yet: %s", x.unread(q.zone))
+	case q.stale:
+		x.add("the API server has not responded since the start: records are those of a snapshot")
+	}
+}
+
+// unread lists the resources that are not read and that answers in a zone need.
+func (x *explanation) unread(zone string) string {
+	var texts []string
+	for _, s := range x.k.status() {
+		if s.Synced || s.Restored || !needed(s) && !(imports(s) && x.k.isClusterset(zone)) {
+			continue
+		}
+		text := s.Resource
+		if s.Denied {
+			text += " (the API server refuses requests with 401 or 403)"
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// evidenceTexts describe how a caller is known, or why not.
+var evidenceTexts = map[evidence]string{
+	byOption: "by the caller option of a node cache", byPod: "by its pod", byEndpoint: "by an endpoint with its address", byPodCIDR: "by the pod CIDR of the node",
+	byNodeAddress: "as the address of the node", unknownNode: "by the caller option of a node cache; there is no Node of this name",
+	unknownAddress: "no pod, endpoint or Node has the address",
+	untrusted:      "no pod, endpoint or Node has the address, and the caller option from an address that is not in trust is ignored",
+	malformed:      "no pod, endpoint or Node has the address, and the caller option is malformed",
+	noAddress:      "the query has no address",
+}
+
+// addCaller adds the caller, as callerOf finds it.
+func (x *explanation) addCaller(q *query) {
+	k, ip := x.k, q.state.IP()
+	text := "caller " + ip
+	p := k.client(ip)
+	if p != nil {
+		text += fmt.Sprintf(", pod %s/%s", p.Namespace, p.Name)
+	}
+	switch {
+	case k.callers == nil && p == nil:
+		x.addOnce(text, " unknown: option topology is not set, so that every caller gets the same answer")
+		return
+	case k.callers == nil:
+		x.addOnce(text, ": every caller gets the same answer, since option topology is not set")
+		return
+	}
+	c, by := k.callerOf(ip, optionOf(q.state.Req), x.trusts())
+	switch by {
+	case unknownAddress, untrusted, malformed, noAddress:
+		reason := evidenceTexts[by]
+		if !k.hasNodes() {
+			reason += "; Nodes are not read yet"
+		}
+		x.addOnce(text, " unknown: %s", reason)
+	default:
+		x.addOnce(text, ": node %q, zone %q, known %s", c.Name, c.Zone, evidenceTexts[by])
+	}
+}
 
 // kindTexts describe results.
 var kindTexts = map[resultKind]string{
@@ -24,29 +147,31 @@ var kindTexts = map[resultKind]string{
 	pod: "is the address of a pod", reverseName: "is the name of an address",
 }
 
-// explain adds the result of a lookup, and for endpoints those that the caller gets.
-func (k *Kubernetes) explain(t *explain.Trace, q *query, f *result, name, zone string) {
-	if _, stale := k.state(k.isClusterset(zone)); stale {
-		t.Add(k.Name(), "the API server has not responded since the start: records are those of a snapshot")
+// found adds the result of a lookup, and for endpoints those that the caller gets.
+func (x *explanation) found(q *query, f *result, name, zone string) {
+	if x == nil {
+		return
 	}
-	if f.kind == notFound {
-		t.Add(k.Name(), "%s does not exist: %s", name, k.whyNot(name, zone))
-		if n, err := parseName(name, zone, k.grammar(false)); err == nil && n.object != "" && n.in(k.index) != nil {
-			k.explainNotReady(t, q, n.namespace, n.object)
+	x.inspectLater(q.qtype, f, name, zone)
+	switch {
+	case f.kind == notFound && !x.synced:
+		x.add("%s is not in the records that have been read", name)
+		return
+	case f.kind == notFound:
+		x.add("%s does not exist: %s", name, x.k.whyNot(name, zone))
+		if f.waits {
+			x.add("queries wait for the name (annotation nearside.dev/wait-for-names); explained ones do not")
 		}
 		return
 	}
-	t.Add(k.Name(), "%s %s", name, kindTexts[f.kind])
+	x.add("%s %s", name, kindTexts[f.kind])
 	switch f.kind {
 	case clusterIPs:
-		t.Add(k.Name(), "Service %s/%s has %s", f.entry.Service.Namespace, f.entry.Service.Name, textsOf(f.entry.Service.IPs))
+		x.add("Service %s/%s has %s", f.entry.Service.Namespace, f.entry.Service.Name, textsOf(f.entry.Service.IPs))
 	case alias:
-		t.Add(k.Name(), "Service %s/%s is an alias of %s", f.entry.Service.Namespace, f.entry.Service.Name, f.entry.Service.Target)
+		x.add("Service %s/%s is an alias of %s", f.entry.Service.Namespace, f.entry.Service.Name, f.entry.Service.Target)
 	case endpoints:
-		k.explainEndpoints(t, q, f)
-		if !f.name.imported {
-			k.explainNotReady(t, q, f.name.namespace, f.name.object)
-		}
+		x.addEndpoints(q, f)
 	}
 }
 
@@ -60,6 +185,9 @@ func textsOf[T fmt.Stringer](all []T) string {
 
 // whyNot returns the reason why a name does not exist.
 func (k *Kubernetes) whyNot(name, zone string) string {
+	if dnsutil.IsReverse(name) > 0 {
+		return "no Service or endpoint has the address"
+	}
 	n, err := parseName(name, zone, k.grammar(k.isClusterset(zone)))
 	switch {
 	case err != nil:
@@ -95,57 +223,201 @@ func (k *Kubernetes) whyNot(name, zone string) string {
 	return fmt.Sprintf("%s %s/%s has no records for such a name", object, n.namespace, n.object)
 }
 
-// explainEndpoints adds the caller, the policy, and the endpoints of each family with the reason for those that are left out.
-func (k *Kubernetes) explainEndpoints(t *explain.Trace, q *query, f *result) {
+// describePolicy returns the policy of a name in words.
+func (k *Kubernetes) describePolicy(f *result) string {
+	switch {
+	case f.policy.Filters():
+		return f.policy.Describe()
+	case f.name.endpoint != "":
+		return "all endpoints of this name"
+	case f.name.zone != "":
+		return "all endpoints in the zone of the name"
+	case !k.source.Topology:
+		return "all endpoints, since option topology is not set"
+	}
+	return f.policy.Describe()
+}
+
+// addEndpoints adds the policy, and the endpoints of each family with the reasons of the policy.
+func (x *explanation) addEndpoints(q *query, f *result) {
+	k := x.k
 	var caller topology.Caller
-	if f.policy.ByCaller() && k.callers != nil {
-		var by evidence
-		caller, by = k.callerOf(q.state.IP(), optionOf(q.state.Req))
-		t.Add(k.Name(), "caller %s: node %q, zone %q, known %s", q.state.IP(), caller.Name, caller.Zone, evidenceTexts[by])
+	if f.policy.ByCaller() {
+		caller, _ = k.callerOf(q.state.IP(), optionOf(q.state.Req), x.trusts())
 	}
 	caller.Cluster = k.ownCluster()
-	t.Add(k.Name(), "policy: %s", f.policy.Describe())
-	explained := 0
+	x.add("policy: %s", k.describePolicy(f))
 	for _, family := range families(q.qtype, f.name.imported) {
 		var all []topology.Endpoint
 		for e, slice := range f.endpoints() {
-			if family == bothFamilies || family == addressType(e.Addr) {
+			if isOf(family, e) {
 				all = append(all, topology.Endpoint{Endpoint: e, Slice: slice})
 			}
 		}
-		selected := f.policy.Select(k.index, caller, slices.Clone(all))
-		t.Add(k.Name(), "%d of %d ready endpoints selected (%s)", len(selected), len(all), dns.TypeToString[family])
-		for _, e := range all {
-			if explained++; explained > explainedEndpoints {
+		verdicts := f.policy.Explain(k.index, caller, all)
+		selected := 0
+		for _, v := range verdicts {
+			if v.Selected {
+				selected++
+			}
+		}
+		x.add("%d of %d ready endpoints selected (%s)", selected, len(all), familyTexts[family])
+		for i, v := range verdicts {
+			if i == explainedEndpoints {
+				x.add("%d more: %d selected, %d left out", len(all)-i, max(0, selected-i), len(all)-max(selected, i))
 				break
 			}
-			verdict := "left out by the policy"
-			if slices.ContainsFunc(selected, func(s topology.Endpoint) bool { return s.Addr == e.Addr && s.Slice == e.Slice }) {
-				verdict = "selected"
-			}
-			t.Add(k.Name(), "endpoint %s on node %q in zone %q: %s", e.Addr, e.Node, e.Zone, verdict)
+			x.add("%s: %s", describe(v.Endpoint.Endpoint, v.Slice), verdictText(v))
 		}
 	}
 }
 
-// explainNotReady adds the endpoints of a Service that are left out because they are not ready.
-func (k *Kubernetes) explainNotReady(t *explain.Trace, q *query, namespace, service string) {
-	if k.notReady == nil {
+var familyTexts = map[uint16]string{dns.TypeA: "A", dns.TypeAAAA: "AAAA", bothFamilies: "A and AAAA"}
+
+func isOf(family uint16, e index.Endpoint) bool {
+	return family == bothFamilies || family == addressType(e.Addr)
+}
+
+func verdictText(v topology.Verdict) string {
+	text := "left out"
+	if v.Selected {
+		text = "selected"
+	}
+	if v.Reason != "" {
+		text += ": " + v.Reason
+	}
+	return text
+}
+
+// describe returns the address of an endpoint, and its location as far as it is known.
+func describe(e index.Endpoint, s *index.Slice) string {
+	text := "endpoint " + e.Addr.String()
+	if e.Node != (index.Symbol{}) {
+		text += fmt.Sprintf(" on node %q", e.Node)
+	}
+	if e.Zone != (index.Symbol{}) {
+		text += fmt.Sprintf(" in zone %q", e.Zone)
+	}
+	if s.Cluster != (index.Symbol{}) {
+		text += fmt.Sprintf(" of cluster %q", s.Cluster)
+	}
+	return text
+}
+
+// passedOn explains the option fallthrough.
+func (x *explanation) passedOn() {
+	if x == nil {
 		return
 	}
-	addresses, err := k.notReady(q.ctx, namespace, service)
+	next := "which there is not: SERVFAIL"
+	if x.k.Next != nil {
+		next = x.k.Next.Name()
+	}
+	x.add("option fallthrough: the next plugin gets the query, %s", next)
+}
+
+// replied explains a reply without records.
+func (x *explanation) replied(q *query, name string, m *dns.Msg) {
 	switch {
-	case errors.Is(err, source.ErrNotInspected):
-	case err != nil:
-		t.Add(k.Name(), "endpoints that are not ready are unknown: %v", err)
-	case len(addresses) > 0:
-		t.Add(k.Name(), "endpoints left out, not ready: %s", strings.Join(addresses[:min(len(addresses), explainedEndpoints)], ", "))
+	case x == nil:
+	case q.caller.needsNodes():
+		x.add("SERVFAIL: no endpoint is selected for the caller, which may change when Nodes are read")
+	case m.Rcode == dns.RcodeServerFailure:
+		x.add("SERVFAIL: the answer needs records that are not read yet")
+	case m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 && q.caller.isUsed():
+		x.add("NODATA: %s has no records of type %s for the caller", name, dns.TypeToString[q.qtype])
+	case m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0:
+		x.add("NODATA: %s has no records of type %s", name, dns.TypeToString[q.qtype])
 	}
 }
 
-// evidenceTexts describe how a caller is known, or why not.
-var evidenceTexts = map[evidence]string{
-	byOption: "by the caller option of a node cache", byPod: "by its pod", byEndpoint: "by an endpoint with its address", byPodCIDR: "by the pod CIDR of the node",
-	byNodeAddress: "as the address of the node", unknownNode: "not: the option names a node without a record", unknownAddress: "not: the address is unknown",
-	untrusted: "not: the option is from an address that is not in trust", malformed: "not: the option is malformed", noAddress: "not: the query has no address",
+// withoutList adds the reason why the search list in a query is not used, "" without a list.
+func (x *explanation) withoutList(reason string) {
+	if x != nil && reason != "" {
+		x.add("search list of the query: not used, %s", reason)
+	}
 }
+
+// expanded adds the result of a search list; found is false if no candidate ends the search.
+func (x *explanation) expanded(e *expansion, found bool) {
+	switch {
+	case x == nil:
+	case !found:
+		x.add("search list of the query: no candidate has records of the type")
+	case len(e.m.Answer) == 0:
+		x.add("search list of the query: NODATA, candidate %s has addresses of the other family only", e.owner)
+	default:
+		x.add("search list of the query: answered with the records of candidate %s", e.owner)
+	}
+}
+
+// inspectLater notes a name whose answer depends on the readiness of endpoints.
+func (x *explanation) inspectLater(qtype uint16, f *result, name, zone string) {
+	n := f.name
+	if f.kind == notFound || f.kind == emptyName {
+		var err error
+		if n, err = parseName(name, zone, x.k.grammar(x.k.isClusterset(zone))); err != nil || n.object == "" || n.kind == labelPod || !x.k.selects(n.namespace) {
+			return
+		}
+		e := n.in(x.k.index)
+		if e == nil || e.Service.Kind != index.Headless && n.endpoint == "" && !x.k.ignoreEmpty {
+			return
+		}
+	} else if f.kind != endpoints {
+		return
+	}
+	x.inspection = append(x.inspection, inspection{n, qtype})
+}
+
+// inspect adds the endpoints that are not ready. It is called after the reply, since it may have to request them.
+func (x *explanation) inspect(ctx context.Context) {
+	if x.k.notReady == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	for _, i := range x.inspection {
+		x.addNotReady(ctx, i)
+	}
+}
+
+// addNotReady adds the endpoints of a name that are not ready, once for an explained query.
+func (x *explanation) addNotReady(ctx context.Context, i inspection) {
+	subject := fmt.Sprintf("endpoints of %s/%s that are not ready: ", i.name.namespace, i.name.object)
+	if !x.addOnce(subject, "requested after the reply") {
+		return
+	}
+	found, err := x.k.notReady(ctx, i.name.namespace, i.name.object, i.name.imported)
+	if err != nil {
+		x.add("%sunknown, %v", subject, err)
+		return
+	}
+	var lines []string
+	for _, group := range []struct {
+		slices []*index.Slice
+		reason string
+	}{{found.Others, "not ready"}, {found.Terminating, "terminating"}} {
+		f := result{entry: &index.Entry{Slices: group.slices}, name: i.name}
+		for e, s := range f.endpoints() {
+			if slices.ContainsFunc(families(i.qtype, i.name.imported), func(family uint16) bool { return isOf(family, e) }) {
+				lines = append(lines, fmt.Sprintf("%s: left out: %s", describe(e, s), group.reason))
+			}
+		}
+	}
+	if len(lines) == 0 {
+		x.add("%snone", subject)
+	}
+	for n, line := range lines {
+		if n == explainedEndpoints {
+			x.add("%d more that are not ready", len(lines)-n)
+			break
+		}
+		x.add("%s", line)
+	}
+	if found.Partial {
+		x.add("%sonly the first EndpointSlices were read", subject)
+	}
+}
+
+// notReadyFunc is that of a source.Inspector.
+type notReadyFunc func(ctx context.Context, namespace, name string, imported bool) (source.NotReady, error)

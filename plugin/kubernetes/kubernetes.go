@@ -20,7 +20,6 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
-	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -58,7 +57,7 @@ type Kubernetes struct {
 	// index and status are those of the source; attach sets them before the server answers.
 	index       records
 	status      func() []source.Status
-	notReady    func(ctx context.Context, namespace, service string) ([]string, error) // of the source; nil in tests
+	notReady    notReadyFunc // of the source; nil without one
 	attached    atomic.Bool
 	callers     *callers    // nil without topology
 	synced      atomic.Bool // all resources needed by every answer have been synced, not restored
@@ -245,7 +244,9 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	qname := r.Question[0].Name // unpacked names have the form that state.QName takes time to normalize to
 	name := strings.ToLower(qname)
 	zone := plugin.Zones(k.Zones).Matches(qname)
+	explained := k.explanationOf(ctx)
 	if zone == "" {
+		explained.elsewhere()
 		return plugin.NextOrFailure(k.Name(), k.Next, ctx, w, r)
 	}
 	zone = qname[len(qname)-len(zone):] // in the case of the query
@@ -259,7 +260,11 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		stale = stale || k.areRestored(imports) // of which a candidate may be
 	}
 	storable := synced && !stale && k.isStorable(r, name, inFront) && !isFallthrough(ctx)
-	q := query{ctx: ctx, state: state, zone: zone, owner: qname, qtype: state.QType(), stale: stale}
+	q := query{ctx: ctx, state: state, zone: zone, owner: qname, qtype: state.QType(), stale: stale, explained: explained}
+	if explained != nil {
+		explained.begin(&q, synced)
+		defer explained.inspect(ctx)
+	}
 	if synced {
 		if x := k.expand(q, name, storable); x != nil {
 			return k.send(&x.query, &x.reply, inFront)
@@ -270,10 +275,9 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		q.dependencies = newDependencies(k.index)
 	}
 	f := k.find(name, zone, q.dependencies)
-	if t := explain.From(ctx); t != nil {
-		k.explain(t, &q, &f, name, zone)
-	}
+	explained.found(&q, &f, name, zone)
 	if f.kind == notFound && k.Fall.Through(name) {
+		explained.passedOn()
 		return plugin.NextOrFailure(k.Name(), k.Next, withFallthrough(ctx), w, r)
 	}
 	k.mayUseCaller(&q, &f)
@@ -289,6 +293,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	if q.caller.needsNodes() {
 		a.m.Rcode = dns.RcodeServerFailure
 	}
+	explained.replied(&q, name, a.m)
 	if len(a.m.Answer) == 0 {
 		a.m.Ns = []dns.RR{k.denialSOA(zone, q.waits)}
 	}

@@ -28,7 +28,7 @@ func (k *Kubernetes) Metadata(ctx context.Context, state request.Request) contex
 	zone := plugin.Zones(k.Zones).Matches(state.Name())
 	if k.callers != nil && (zone != "" || k.primaryZone != "") { // without a cluster zone, the kubernetes directive sets them
 		from, option := state.IP(), optionOf(state.Req) // now: the server removes the option for the reply
-		caller := sync.OnceValue(func() topology.Caller { c, _ := k.callerOf(from, option); return c })
+		caller := sync.OnceValue(func() topology.Caller { c, _ := k.callerOf(from, option, false); return c })
 		metadata.SetValueFunc(ctx, "nearside/caller-node", func() string { return caller().Name.String() })
 		metadata.SetValueFunc(ctx, "nearside/caller-zone", func() string { return caller().Zone.String() })
 	}

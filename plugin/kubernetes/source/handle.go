@@ -135,12 +135,12 @@ func (h *Handle) Status() []Status {
 // ErrNotInspected is the error of NotReady of a source that is no Inspector.
 var ErrNotInspected = errors.New("the source has only endpoints that are ready")
 
-// NotReady returns the addresses of a Service's endpoints that are not ready; see Inspector.
-func (h *Handle) NotReady(ctx context.Context, namespace, service string) ([]string, error) {
+// NotReady returns the endpoints of a Service or ServiceImport that are not ready; see Inspector.
+func (h *Handle) NotReady(ctx context.Context, namespace, name string, imported bool) (NotReady, error) {
 	if i, is := h.shared.source.(Inspector); is {
-		return i.NotReady(ctx, namespace, service)
+		return i.NotReady(ctx, namespace, name, imported)
 	}
-	return nil, ErrNotInspected
+	return NotReady{}, ErrNotInspected
 }
 
 // Restore puts the records of the snapshot into the index, unless the source has been read by then. It reports whether the

@@ -32,10 +32,18 @@ type Source interface {
 	Status() []Status
 }
 
-// Inspector is a source that can list objects whose records are not in the index, for an explanation.
+// Inspector is a source that can read objects whose records are not in the index, for an explanation.
 type Inspector interface {
-	// NotReady returns the addresses of a Service's endpoints that are not ready. It may request them.
-	NotReady(ctx context.Context, namespace, service string) (addresses []string, err error)
+	// NotReady requests the endpoints of a Service, or of a ServiceImport if imported is true, that the index does not have because they
+	// are not ready.
+	NotReady(ctx context.Context, namespace, name string, imported bool) (NotReady, error)
+}
+
+// NotReady are the endpoints of a Service that are not ready, as records of its EndpointSlices.
+type NotReady struct {
+	Terminating []*index.Slice // those that terminate
+	Others      []*index.Slice
+	Partial     bool // the Service has more EndpointSlices than were read
 }
 
 // Status is the state of one resource of a source.

@@ -136,7 +136,21 @@ func address(text string, skip skippedObject) (netip.Addr, bool) {
 
 // Slice returns the record of an EndpointSlice with its ready endpoints, or nil if it belongs to no object that is read
 // or has no IP addresses.
-func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice {
+func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice { return s.slice(o, ready) }
+
+// NotReady returns the records of the endpoints that Slice leaves out: those that terminate, and those that are not ready for another
+// reason. They are nil as the record of Slice is.
+func (s Stripper) NotReady(o *discoveryv1.EndpointSlice) (terminating, others *index.Slice) {
+	terminates := func(e *discoveryv1.Endpoint) bool {
+		return e.Conditions.Terminating != nil && *e.Conditions.Terminating
+	}
+	terminating = s.slice(o, func(e *discoveryv1.Endpoint) bool { return !ready(e) && terminates(e) })
+	others = s.slice(o, func(e *discoveryv1.Endpoint) bool { return !ready(e) && !terminates(e) })
+	return terminating, others
+}
+
+// slice returns the record of an EndpointSlice with the selected endpoints.
+func (s Stripper) slice(o *discoveryv1.EndpointSlice, selects func(*discoveryv1.Endpoint) bool) *index.Slice {
 	if o.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil
 	}
@@ -160,7 +174,7 @@ func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice {
 	defer endpointScratch.Put(scratch)
 	r.Endpoints = (*scratch)[:0]
 	for i := range o.Endpoints {
-		if e := &o.Endpoints[i]; ready(e) {
+		if e := &o.Endpoints[i]; selects(e) {
 			r.Endpoints = s.endpoints(r.Endpoints, e, skip)
 		}
 	}

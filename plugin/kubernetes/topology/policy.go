@@ -66,13 +66,17 @@ func (p Policy) ByCaller() bool { return p.rule != noRule }
 
 // Describe returns the policy in words, with the setting that it is from.
 func (p Policy) Describe() string {
+	distribution := "PreferSameZone"
+	if p.distribution == index.PreferSameNode {
+		distribution = "PreferSameNode"
+	}
 	text := map[rule]string{
 		noRule:      "all endpoints",
-		annotation:  "topology keys of the annotation nearside.dev/topology-keys",
+		annotation:  "topology keys " + joined(p.keys) + " (annotation nearside.dev/topology-keys)",
 		local:       "endpoints on the caller's node (internalTrafficPolicy: Local)",
 		hints:       "hints of the EndpointSlices (service.kubernetes.io/topology-mode)",
-		preference:  "trafficDistribution",
-		defaultKeys: "topology keys of the Corefile",
+		preference:  "trafficDistribution: " + distribution,
+		defaultKeys: "topology keys " + joined(p.keys) + " (option topology)",
 	}[p.rule]
 	if p.ownCluster {
 		text += ", of the caller's cluster first"
