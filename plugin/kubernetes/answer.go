@@ -27,6 +27,7 @@ type query struct {
 	waits        bool          // queries wait for the name, or for a candidate
 	stale        bool          // records are those of a snapshot
 	explained    *explanation  // nil for an ordinary query
+	trusted      bool          // the caller option is trusted whatever the client's address is
 }
 
 // Versions of the implemented specifications, of Kubernetes and of KEP-1645 for zones of a clusterset, and the TTL of their
@@ -197,6 +198,7 @@ func (k *Kubernetes) follow(q *query, target string, chain []dns.RR) (records []
 	}
 	if !dns.IsSubDomain(q.zone, target) || k.isClusterset(plugin.Zones(k.Zones).Matches(strings.ToLower(target))) {
 		q.dependencies.onUntracked() // the target, a name of another server
+		q.explained.external(target)
 		state := q.state
 		state.Req = searchlist.WithoutOption(state.Req) // the search list does not apply to the target
 		reply, err := k.upstream.Lookup(q.ctx, state, target, q.qtype)

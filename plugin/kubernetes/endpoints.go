@@ -64,7 +64,7 @@ func (k *Kubernetes) locate(q *query) topology.Caller {
 	c := q.caller
 	if !c.located {
 		c.located = true
-		c.Caller, c.evidence = k.callerOf(q.state.IP(), optionOf(q.state.Req), q.explained.trusts())
+		c.Caller, c.evidence = k.callerOf(q.state.IP(), optionOf(q.state.Req), q.trusted)
 	}
 	return c.Caller
 }

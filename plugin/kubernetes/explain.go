@@ -60,9 +60,6 @@ func (x *explanation) addOnce(text, format string, args ...any) bool {
 	return true
 }
 
-// trusts reports whether the caller option of the query is trusted whatever its address is: it is from an operator of this machine.
-func (x *explanation) trusts() bool { return x != nil && x.trace.Query().Node != "" }
-
 // elsewhere explains a name in none of the zones.
 func (x *explanation) elsewhere() {
 	if x != nil {
@@ -76,6 +73,7 @@ func (x *explanation) begin(q *query, synced bool) {
 		return
 	}
 	x.synced = synced
+	q.trusted = x.trace.Query().Node != "" // which an operator of this machine has set
 	x.addCaller(q)
 	switch {
 	case !synced:
@@ -127,7 +125,7 @@ func (x *explanation) addCaller(q *query) {
 		x.addOnce(text, ": every caller gets the same answer, since option topology is not set")
 		return
 	}
-	c, by := k.callerOf(ip, optionOf(q.state.Req), x.trusts())
+	c, by := k.callerOf(ip, optionOf(q.state.Req), q.trusted)
 	switch by {
 	case unknownAddress, untrusted, malformed, noAddress:
 		reason := evidenceTexts[by]
@@ -243,7 +241,7 @@ func (x *explanation) addEndpoints(q *query, f *result) {
 	k := x.k
 	var caller topology.Caller
 	if f.policy.ByCaller() {
-		caller, _ = k.callerOf(q.state.IP(), optionOf(q.state.Req), x.trusts())
+		caller, _ = k.callerOf(q.state.IP(), optionOf(q.state.Req), q.trusted)
 	}
 	caller.Cluster = k.ownCluster()
 	x.add("policy: %s", k.describePolicy(f))
@@ -304,6 +302,13 @@ func describe(e index.Endpoint, s *index.Slice) string {
 	return text
 }
 
+// external explains the lookup of the target of an alias outside of the zone.
+func (x *explanation) external(target string) {
+	if x != nil {
+		x.add("the server looks up %s", target)
+	}
+}
+
 // passedOn explains the option fallthrough.
 func (x *explanation) passedOn() {
 	if x == nil {
@@ -345,7 +350,7 @@ func (x *explanation) expanded(e *expansion, found bool) {
 	case !found:
 		x.add("search list of the query: no candidate has records of the type")
 	case len(e.m.Answer) == 0:
-		x.add("search list of the query: NODATA, candidate %s has addresses of the other family only", e.owner)
+		x.add("search list of the query: NODATA, candidate %s has addresses, but no records of the type", e.owner)
 	default:
 		x.add("search list of the query: answered with the records of candidate %s", e.owner)
 	}

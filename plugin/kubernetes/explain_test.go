@@ -244,7 +244,7 @@ func TestExplain_SearchList(t *testing.T) {
 	})
 	t.Run("the other family", func(t *testing.T) {
 		steps := ask(t, "plain.other.svc AAAA", lists...)
-		wantSteps(t, steps, "search list of the query: NODATA, candidate plain.shop.svc.cluster.local. has addresses of the other family only")
+		wantSteps(t, steps, "search list of the query: NODATA, candidate plain.shop.svc.cluster.local. has addresses, but no records of the type")
 		wantNone(t, steps, "(A)")
 	})
 	t.Run("another suffix", func(t *testing.T) {
@@ -436,6 +436,9 @@ func TestExplain_Caller(t *testing.T) {
 			}
 		})
 	}
+	trace := explain.New(explain.Query{Node: "n1"})
+	explainedQuery{question: "local.other.svc HTTPS", option: here, list: []string{"other.svc.cluster.local.", "shop.svc.cluster.local."}}.send(t, k, trace)
+	wantSteps(t, textsOfSteps(trace), "search list of the query: NODATA, candidate local.shop.svc.cluster.local. has addresses, but no records of the type")
 	if got := seenBy(askAs(t, k, "192.0.2.1", "local.shop.svc.cluster.local.", dns.TypeA, here)); got != "" {
 		t.Errorf("an ordinary query with an untrusted option gets the endpoints of %q", got)
 	}
