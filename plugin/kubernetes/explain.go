@@ -23,8 +23,8 @@ const (
 	inspectTimeout = time.Second
 )
 
-// explanation adds the steps of a query in this plugin to its trace. The methods of a nil explanation, that of an ordinary query, do
-// nothing.
+// explanation adds the steps of a query in this plugin to its trace. A nil explanation is that of an ordinary query: the methods that are
+// called for each query do nothing then, and allocate nothing.
 type explanation struct {
 	k          *Kubernetes
 	trace      *explain.Trace
@@ -69,9 +69,6 @@ func (x *explanation) elsewhere() {
 
 // begin adds the caller, and the state of the records.
 func (x *explanation) begin(q *query, synced bool) {
-	if x == nil {
-		return
-	}
 	x.synced = synced
 	q.trusted = x.trace.Query().Node != "" // which an operator of this machine has set
 	x.addCaller(q)
@@ -101,8 +98,12 @@ func (x *explanation) unread(zone string) string {
 
 // evidenceTexts describe how a caller is known, or why not.
 var evidenceTexts = map[evidence]string{
-	byOption: "by the caller option of a node cache", byPod: "by its pod", byEndpoint: "by an endpoint with its address", byPodCIDR: "by the pod CIDR of the node",
-	byNodeAddress: "as the address of the node", unknownNode: "by the caller option of a node cache; there is no Node of this name",
+	byOption:       "by the caller option of a node cache",
+	byPod:          "by its pod",
+	byEndpoint:     "by an endpoint with its address",
+	byPodCIDR:      "by the pod CIDR of the node",
+	byNodeAddress:  "as the address of the node",
+	unknownNode:    "by the caller option of a node cache; there is no Node of this name",
 	unknownAddress: "no pod, endpoint or Node has the address",
 	untrusted:      "no pod, endpoint or Node has the address, and the caller option from an address that is not in trust is ignored",
 	malformed:      "no pod, endpoint or Node has the address, and the caller option is malformed",
@@ -129,6 +130,10 @@ func (x *explanation) addCaller(q *query) {
 	switch by {
 	case unknownAddress, untrusted, malformed, noAddress:
 		reason := evidenceTexts[by]
+		if p != nil {
+			x.addOnce(text, ": its node is unknown")
+			return
+		}
 		if !k.hasNodes() {
 			reason += "; Nodes are not read yet"
 		}
@@ -358,20 +363,23 @@ func (x *explanation) expanded(e *expansion, found bool) {
 
 // inspectLater notes a name whose answer depends on the readiness of endpoints.
 func (x *explanation) inspectLater(qtype uint16, f *result, name, zone string) {
-	n := f.name
+	n, depends := f.name, f.kind == endpoints
 	if f.kind == notFound || f.kind == emptyName {
-		var err error
-		if n, err = parseName(name, zone, x.k.grammar(x.k.isClusterset(zone))); err != nil || n.object == "" || n.kind == labelPod || !x.k.selects(n.namespace) {
-			return
-		}
-		e := n.in(x.k.index)
-		if e == nil || e.Service.Kind != index.Headless && n.endpoint == "" && !x.k.ignoreEmpty {
-			return
-		}
-	} else if f.kind != endpoints {
-		return
+		n, depends = x.k.lacksEndpoints(name, zone)
 	}
-	x.inspection = append(x.inspection, inspection{n, qtype})
+	if depends {
+		x.inspection = append(x.inspection, inspection{n, qtype})
+	}
+}
+
+// lacksEndpoints reports whether a name has no records since a Service has no ready endpoint for it.
+func (k *Kubernetes) lacksEndpoints(name, zone string) (objectName, bool) {
+	n, err := parseName(name, zone, k.grammar(k.isClusterset(zone)))
+	if err != nil || n.object == "" || n.kind == labelPod || !k.selects(n.namespace) {
+		return n, false
+	}
+	e := n.in(k.index)
+	return n, e != nil && (e.Service.Kind == index.Headless || n.endpoint != "" || k.ignoreEmpty)
 }
 
 // inspect adds the endpoints that are not ready. It is called after the reply, since it may have to request them.
