@@ -1,7 +1,6 @@
 package topology
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,35 +19,25 @@ type Verdict struct {
 func (p Policy) Explain(nodes Nodes, c Caller, all []Endpoint) []Verdict {
 	selected := p.Select(nodes, c, slices.Clone(all))
 	reason := p.reasons(nodes, c, all)
-	verdicts := make([]Verdict, 0, len(all))
+	var in, out []Verdict
 	for _, e := range all {
-		v := Verdict{Endpoint: e}
-		if v.Selected = len(selected) > 0 && selected[0] == e; v.Selected { // in the order of all
+		if len(selected) > 0 && selected[0] == e { // in the order of all
 			selected = selected[1:]
+			in = append(in, Verdict{e, true, reason(e)})
+		} else {
+			out = append(out, Verdict{e, false, reason(e)})
 		}
-		v.Reason = reason(e, v.Selected)
-		verdicts = append(verdicts, v)
 	}
-	slices.SortStableFunc(verdicts, func(a, b Verdict) int {
-		return cmp.Compare(rankOf(a.Selected), rankOf(b.Selected))
-	})
-	return verdicts
+	return append(in, out...)
 }
 
-func rankOf(selected bool) int {
-	if selected {
-		return 0
-	}
-	return 1
-}
-
-// reasonOf returns the reason why an endpoint is selected, or is not.
-type reasonOf func(e Endpoint, selected bool) string
+// reasonOf returns the reason why an endpoint is selected, or is left out.
+type reasonOf func(e Endpoint) string
 
 // always returns a reason for every endpoint.
 func always(format string, args ...any) reasonOf {
 	text := fmt.Sprintf(format, args...)
-	return func(Endpoint, bool) string { return text }
+	return func(Endpoint) string { return text }
 }
 
 // fallback returns the reason of policies that select all endpoints if they would select none.
@@ -71,10 +60,10 @@ func (p Policy) reasons(nodes Nodes, c Caller, all []Endpoint) reasonOf {
 			return fallback("%s", text)
 		}
 		byRule := p.reasonsByRule(nodes, c, all)
-		return func(e Endpoint, selected bool) string { return text + "; " + byRule(e, selected) }
+		return func(e Endpoint) string { return text + "; " + byRule(e) }
 	}
 	byRule := p.reasonsByRule(nodes, c, own)
-	return func(e Endpoint, selected bool) string {
+	return func(e Endpoint) string {
 		switch {
 		case e.Slice.Cluster == index.Symbol{}:
 			return fmt.Sprintf("its cluster is unknown, the caller is in %s", c.Cluster)
@@ -83,7 +72,7 @@ func (p Policy) reasons(nodes Nodes, c Caller, all []Endpoint) reasonOf {
 		case p.rule == noRule:
 			return fmt.Sprintf("in the caller's cluster %s", c.Cluster)
 		}
-		return byRule(e, selected)
+		return byRule(e)
 	}
 }
 
@@ -108,7 +97,7 @@ func (p Policy) reasonsByRule(nodes Nodes, c Caller, all []Endpoint) reasonOf {
 }
 
 // nodeReason compares the node of an endpoint with that of the caller.
-func (c Caller) nodeReason(e Endpoint, _ bool) string {
+func (c Caller) nodeReason(e Endpoint) string {
 	switch {
 	case c.inOtherCluster(e.Slice):
 		return fmt.Sprintf("its node is in cluster %s", e.Slice.Cluster)
@@ -121,7 +110,7 @@ func (c Caller) nodeReason(e Endpoint, _ bool) string {
 }
 
 // zoneReason compares the zone of an endpoint with that of the caller, which is known.
-func (c Caller) zoneReason(e Endpoint, _ bool) string {
+func (c Caller) zoneReason(e Endpoint) string {
 	switch e.Zone {
 	case index.Symbol{}:
 		return fmt.Sprintf("its zone is unknown, the caller is in %s", c.Zone)
@@ -141,7 +130,7 @@ func (c Caller) hintReasons(all []Endpoint) reasonOf {
 	if h.isNode {
 		location = "on " + h.location.String()
 	}
-	return func(e Endpoint, _ bool) string {
+	return func(e Endpoint) string {
 		if h.isNode && c.inOtherCluster(e.Slice) {
 			return fmt.Sprintf("hint for a node of cluster %s", e.Slice.Cluster)
 		}
@@ -210,7 +199,7 @@ func (c Caller) keyReasons(keys []index.Symbol, nodes Nodes, all []Endpoint) rea
 	case len(wanted) == 0:
 		return always("the caller's node has no label of the keys")
 	}
-	return func(e Endpoint, _ bool) string {
+	return func(e Endpoint) string {
 		texts := make([]string, 0, len(wanted))
 		for _, l := range wanted {
 			texts = append(texts, c.labelReason(nodes, e, l))
