@@ -158,7 +158,10 @@ def broken_rcodes(wire):
         if query.question[0].rdtype in TRANSFERS:
             return {dns.rcode.REFUSED}
         return {dns.rcode.NOERROR, dns.rcode.NXDOMAIN}
-    return {dns.rcode.NOERROR, dns.rcode.NXDOMAIN, dns.rcode.FORMERR, dns.rcode.REFUSED, dns.rcode.BADVERS}
+    wanted = {dns.rcode.NOERROR, dns.rcode.NXDOMAIN, dns.rcode.FORMERR, dns.rcode.REFUSED, dns.rcode.BADVERS}
+    if opcode == NOTIFY:
+        wanted.add(dns.rcode.SERVFAIL)  # from nodecache, if cluster DNS drops the NOTIFY
+    return wanted
 
 
 class Message:
