@@ -35,11 +35,20 @@ const control = "coredns"
 type kind string
 
 const (
-	goTest   kind = "test"   // a Go test or subtest that starts the program
-	goOnly   kind = "Go"     // a Go test that does not: it calls functions of CoreDNS
-	answer   kind = "answer" // an answer that a test compares with SortAndCheck
-	stanza   kind = "stanza" // a Corefile that the program should accept or refuse
-	noteKind kind = "unsupported"
+	goTest     kind = "test"       // a Go test or subtest that uses the program
+	goOnly     kind = "Go"         // a Go test that does not: it calls functions of CoreDNS
+	setup      kind = "setup"      // a Go test that parses stanzas, and uses the program for nothing else
+	answer     kind = "answer"     // an answer that a test compares with SortAndCheck
+	stanza     kind = "stanza"     // a Corefile that the program should accept or refuse
+	refused    kind = "refused"    // a stanza that CoreDNS's parser accepts, and that its program refuses, too
+	substitute kind = "substitute" // a Corefile that another program runs
+)
+
+// Kinds of other events: they make no case.
+const (
+	corefile    kind = "Corefile"    // a program started with one
+	exchange    kind = "exchange"    // the test uses a program
+	unsupported kind = "unsupported" // why the test cannot use the program
 )
 
 // result is the result of a case.
@@ -92,7 +101,7 @@ func (s suite) run(t *testing.T, test, programs, program string) []result {
 	t.Helper()
 	temporary := t.TempDir()
 	events := filepath.Join(temporary, "events")
-	c := exec.Command(s.binary, "-test.run=^"+test+"$", "-test.v", "-test.timeout=30s")
+	c := exec.Command(s.binary, "-test.run=^"+test+"$", "-test.v", "-test.timeout=45s")
 	c.Dir = s.path
 	c.Env = append(os.Environ(), "TMPDIR="+temporary, "NEARSIDE_UPSTREAM_PROGRAMS="+programs, "NEARSIDE_UPSTREAM_PROGRAM="+program,
 		"NEARSIDE_UPSTREAM_EVENTS="+events)
@@ -110,7 +119,10 @@ func (s suite) run(t *testing.T, test, programs, program string) []result {
 }
 
 // event is a line of the harness.
-type event struct{ Kind, Name, Text, Err string }
+type event struct {
+	Kind                     kind
+	Program, Name, Text, Err string
+}
 
 func readEvents(t *testing.T, path string) (all []event) {
 	t.Helper()
@@ -136,32 +148,41 @@ var (
 	message = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: .*|^panic: .*`)
 )
 
-// results returns those of a test: of its leaves, and of the answers and stanzas. A test in which the program did not run is
-// one of CoreDNS's functions, in a run of nodecache nothing: its Corefiles need clusterdns.
+// results returns those of a test: of its leaves, and of the answers and stanzas. Events of another program count as Corefiles
+// that it runs: nodecache lacks a directive of theirs.
 func (s suite) results(test, program, out string, events []event) (all []result) {
-	one := result{folder: s.folder, program: program, test: test, kind: goTest}
-	ran := slices.ContainsFunc(events, func(e event) bool { return e.Kind == "program" && e.Text == program })
-	if program == control {
-		ran = true
-	}
-	if !ran {
-		if program == "nodecache" {
-			return nil
-		}
-		one.kind = goOnly
-	}
-	for _, e := range events {
-		if k := kind(e.Kind); k == answer || k == stanza {
-			r := one
-			r.part, r.kind, r.text, r.err = e.Name, k, e.Text, e.Err
-			all = append(all, r)
-		}
-	}
+	one := result{folder: s.folder, program: program, test: test, kind: goOnly}
 	note := ""
-	if i := slices.IndexFunc(events, func(e event) bool { return kind(e.Kind) == noteKind }); i >= 0 {
-		note, one.kind = "unsupported: "+events[i].Text, goTest
+	for _, e := range events {
+		checked := e.Kind == stanza || e.Kind == refused
+		switch {
+		case e.Kind == unsupported:
+			one.kind = goTest
+			if note == "" {
+				note = "unsupported: " + e.Text
+			}
+		case e.Program != program && (checked || e.Kind == corefile):
+			all = append(all, result{folder: s.folder, program: program, test: test, kind: substitute})
+		case e.Program != program:
+		case e.Kind == exchange:
+			one.kind = goTest
+		case checked || e.Kind == answer:
+			all = append(all, result{s.folder, program, test, e.Name, e.Kind, e.Text, e.Err})
+		}
+		if checked && one.kind == goOnly {
+			one.kind = setup
+		}
 	}
-	return append(all, leaves(one, out, note)...)
+	if one.kind == goOnly && program == "nodecache" {
+		return all // reported for clusterdns
+	}
+	for _, r := range leaves(one, out, note) {
+		if r.err != "" {
+			r.kind = goTest
+		}
+		all = append(all, r)
+	}
+	return all
 }
 
 // messages returns the messages of each test in the output of a verbose run.

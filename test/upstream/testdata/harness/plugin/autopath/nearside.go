@@ -26,7 +26,7 @@ func autoPathParse(c *caddy.Controller) (*AutoPath, string, error) {
 var program nearside.Program
 
 // ServeDNS sends the query to the program, whose upstream is the next plugin of the test.
-func (a *AutoPath) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+func (a *AutoPath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	file, err := os.CreateTemp("", "resolv.conf-")
 	if err != nil {
 		return dns.RcodeServerFailure, err
@@ -40,7 +40,7 @@ func (a *AutoPath) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg)
 	if err := program.Use(corefile); err != nil {
 		return dns.RcodeServerFailure, err
 	}
-	reply, err := program.Exchange(w, r)
+	reply, err := program.Exchange(ctx, w, r)
 	if err != nil {
 		return dns.RcodeServerFailure, err
 	}

@@ -41,7 +41,7 @@ func (c *Cache) remote() *remote {
 }
 
 // ServeDNS sends the query to the program, whose upstream is the next plugin of the test.
-func (c *Cache) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	if nearside.Shifted(c.now()) {
 		return dns.RcodeServerFailure, nearside.Unsupported("the test sets the clock of CoreDNS's cache")
 	}
@@ -49,7 +49,7 @@ func (c *Cache) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (i
 	if err := p.Use(c.corefile(p.upstream)); err != nil {
 		return dns.RcodeServerFailure, err
 	}
-	reply, err := p.Exchange(w, r)
+	reply, err := p.Exchange(ctx, w, r)
 	if err != nil {
 		return dns.RcodeServerFailure, err
 	}

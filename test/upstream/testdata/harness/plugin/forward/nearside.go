@@ -2,7 +2,12 @@ package forward
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/coredns/caddy"
@@ -31,7 +36,7 @@ func parseForward(c *caddy.Controller) ([]*Forward, error) {
 }
 
 // ServeDNS sends the query to the program.
-func (f *Forward) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	if programs[f] == nil {
 		programs[f] = &nearside.Program{}
 	}
@@ -39,7 +44,10 @@ func (f *Forward) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	if err := p.Use(f.corefile()); err != nil {
 		return dns.RcodeServerFailure, err
 	}
-	reply, err := p.Exchange(w, r)
+	reply, err := p.Exchange(ctx, w, r)
+	if err != nil && reply != nil {
+		return reply.Rcode, err
+	}
 	if err != nil {
 		return dns.RcodeServerFailure, err
 	}
@@ -52,7 +60,7 @@ func (f *Forward) corefile() string {
 	line := func(format string, values ...any) { fmt.Fprintf(&b, format+"\n", values...) }
 	line(".:0 {\nerrors")
 	if text := stanzas[f]; text != "" {
-		line("%s\n}", text)
+		line("%s\n}", withOptions(text, f.options()))
 		return b.String()
 	}
 	line("forward %s %s {", f.from, strings.Join(f.addresses(), " "))
@@ -77,6 +85,50 @@ func (f *Forward) corefile() string {
 	line("}\n}")
 	return b.String()
 }
+
+// options are those that tests set in Go after they have parsed a stanza.
+func (f *Forward) options() (lines []string) {
+	certificate := trusted[f]
+	if certificate == nil && len(f.proxies) > 0 {
+		if config := f.proxies[0].GetTransport().GetTLSConfig(); config != nil {
+			certificate = roots[config.RootCAs]
+		}
+	}
+	if certificate != nil {
+		path := filepath.Join(os.TempDir(), fmt.Sprintf("%x.pem", sha256.Sum256(certificate.Raw)))
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw}), 0o600); err != nil {
+			panic(err)
+		}
+		lines = append(lines, "tls "+path)
+	}
+	return lines
+}
+
+// withOptions returns a stanza with more lines.
+func withOptions(stanza string, lines []string) string {
+	if len(lines) == 0 {
+		return stanza
+	}
+	head, ok := strings.CutSuffix(strings.TrimSpace(stanza), "}")
+	if !ok {
+		head += " {"
+	}
+	return head + "\n" + strings.Join(lines, "\n") + "\n}"
+}
+
+var (
+	roots   = map[*x509.CertPool]*x509.Certificate{}
+	trusted = map[*Forward]*x509.Certificate{}
+)
+
+// addRoot adds a certificate to a pool, which does not return it.
+func addRoot(pool *x509.CertPool, certificate *x509.Certificate) {
+	pool.AddCert(certificate)
+	roots[pool] = certificate
+}
+
+// trust replaces SetHTTPClient with a client that trusts the certificate.
+func trust(f *Forward, certificate *x509.Certificate) { trusted[f] = certificate }
 
 func (f *Forward) addresses() (all []string) {
 	for _, p := range f.proxies {

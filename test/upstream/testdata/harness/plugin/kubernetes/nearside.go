@@ -65,29 +65,39 @@ func (k Kubernetes) exchange(r *dns.Msg) (*dns.Msg, error) {
 // Transfer transfers a zone from the program.
 func (k Kubernetes) Transfer(zone string, serial uint32) (<-chan []dns.RR, error) {
 	m := new(dns.Msg).SetAxfr(dns.Fqdn(zone))
-	if serial > 0 {
-		m.SetIxfr(dns.Fqdn(zone), serial, "ns.dns.", "hostmaster.")
-	}
 	if err := k.run(m.Question[0]); err != nil {
 		return nil, err
 	}
-	envelopes, err := new(dns.Transfer).In(m, program.Servers()[0].Addr().String())
+	modified := uint32(k.APIConn.Modified(ModifiedInternal))
+	if serial > 0 {
+		if serial == modified {
+			reply, err := program.ExchangeTCP(new(dns.Msg).SetQuestion(dns.Fqdn(zone), dns.TypeSOA))
+			if err != nil {
+				return nil, err
+			}
+			serial = reply.Answer[0].(*dns.SOA).Serial
+		}
+		m.SetIxfr(dns.Fqdn(zone), serial, "ns.dns.", "hostmaster.")
+	}
+	envelopes, err := program.Transfer(m)
 	if err != nil {
 		return nil, err
 	}
-	records := make(chan []dns.RR, 1000)
+	records := make(chan []dns.RR, 1)
 	defer close(records)
+	var all []dns.RR
 	for e := range envelopes {
 		if e.Error != nil {
 			return nil, transfer.ErrNotAuthoritative
 		}
 		for _, rr := range e.RR {
 			if soa, ok := rr.(*dns.SOA); ok { // the program's is the time of the last change
-				soa.Serial = uint32(k.APIConn.Modified(ModifiedInternal))
+				soa.Serial = modified
 			}
 		}
-		records <- e.RR
+		all = append(all, e.RR...)
 	}
+	records <- all
 	return records, nil
 }
 

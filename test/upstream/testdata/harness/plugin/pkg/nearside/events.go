@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -12,24 +14,35 @@ import (
 
 // Event is a line of the file of events, which the runner reads after a test.
 type Event struct {
-	Kind string // "program": one started; "answer", "stanza": one was checked; "unsupported": a reason
-	Name string // of the answer or stanza
-	Text string // the program, the stanza, the reason
-	Err  string // the difference
+	// Kind is "Corefile" if a program started with one, "exchange" if the test uses a program, "answer" or "stanza" if one was
+	// checked, "refused" if CoreDNS's parser accepts a stanza that both programs refuse, "unsupported" with a reason.
+	Kind    string
+	Program string // that ran
+	Name    string // of the answer or stanza
+	Text    string // the stanza, the reason
+	Err     string // the difference
 }
 
 var events struct {
 	sync.Mutex
-	programs int
-	names    map[string]int
+	used  string // program of the last exchange
+	names map[string]int
+}
+
+// use records that the test uses a program: it sends it a query, or starts it to send queries.
+func use(program string) {
+	events.Lock()
+	again := events.used == program
+	events.used = program
+	events.Unlock()
+	if !again {
+		record(Event{Kind: "exchange", Program: program})
+	}
 }
 
 func record(e Event) {
 	events.Lock()
 	defer events.Unlock()
-	if e.Kind == "program" {
-		events.programs++
-	}
 	line, err := json.Marshal(e)
 	if err != nil {
 		panic(err)
@@ -62,15 +75,15 @@ func Numbered(name string) string {
 }
 
 // Answer records the comparison of an answer, and returns nil so that the test continues: the runner judges each answer. It
-// returns the error if no program has run: the answer is that of a Go function then.
+// returns the error if the test has used no program: the answer is that of a Go function then.
 func Answer(name string, err error) error {
 	events.Lock()
-	programs := events.programs
+	program := events.used
 	events.Unlock()
-	if programs == 0 {
+	if program == "" {
 		return err
 	}
-	e := Event{Kind: "answer", Name: Numbered(name)}
+	e := Event{Kind: "answer", Program: program, Name: Numbered(name)}
 	if err != nil {
 		e.Err = err.Error()
 	}
@@ -106,45 +119,82 @@ var (
 	slots   = make(chan struct{}, 8) // most stanzas wait for a server that does not exist
 )
 
-// Parsed checks in the background that the program accepts or refuses the input of a controller as CoreDNS's parser does.
+// Parsed checks that the program accepts or refuses the input of a controller as CoreDNS's parser does: in the background, unless
+// the input names a file, which the test may remove.
 func Parsed(c *caddy.Controller, err error) {
 	text := Text(c)
 	if text == "" {
 		return
 	}
 	name := Numbered("stanza")
+	check := func() { Stanza(name, ".:0 {\n"+text+"\n}\n", text, err) }
+	if slices.ContainsFunc(strings.Fields(text), isFile) {
+		check()
+		return
+	}
 	pending.Go(func() {
 		slots <- struct{}{}
 		defer func() { <-slots }()
-		Stanza(name, ".:0 {\n"+text+"\n}\n", text, err == nil)
+		check()
 	})
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
 }
 
 // Wait waits for the checks of stanzas.
 func Wait() { pending.Wait() }
 
-// Stanza checks that the program starts with a Corefile, or refuses it. If the result is another than that of CoreDNS's
-// parser, that of CoreDNS's program counts: it checks more at its start.
-func Stanza(name, corefile, text string, want bool, args ...string) {
-	program := os.Getenv(programVariable)
-	got, err := accepts(suitable(corefile), corefile, args...)
-	e := Event{Kind: "stanza", Name: name, Text: text}
-	if got != want && program != Control {
-		if control, _ := accepts(Control, corefile, args...); control != got {
-			e.Err = fmt.Sprintf("accepted %t, want %t: %s", got, want, err)
+// Stanza checks that the program starts with a Corefile, or refuses it, as CoreDNS's parser does with an error or nil. If the
+// results differ, that of CoreDNS's program counts: it checks more at its start.
+func Stanza(name, corefile, text string, parsed error, args ...string) {
+	program := suitable(corefile)
+	e := Event{Kind: "stanza", Program: program, Name: name, Text: text}
+	switch refusal := refusalOf(program, corefile, args...); {
+	case program == Control:
+	case (refusal == "") == (parsed == nil):
+		if refusal != "" {
+			e.Err = unrelated(refusal, corefile, parsed.Error())
+		}
+	default:
+		control := refusalOf(Control, corefile, args...)
+		if (control == "") != (refusal == "") {
+			e.Err = fmt.Sprintf("accepted %t, want %t: %s", refusal == "", parsed == nil, refusal)
+		} else if refusal != "" {
+			e.Kind, e.Err = "refused", unrelated(refusal, corefile, control)
 		}
 	}
 	record(e)
 }
 
-// accepts reports whether a program starts with a Corefile. The configuration of a cluster is not part of the stanza: an
-// error about it comes after the stanza was accepted.
-func accepts(program, corefile string, args ...string) (bool, string) {
+// refusalOf returns the error with which a program refuses a Corefile, or "". The configuration of a cluster is not part of the
+// stanza: an error about it comes after the stanza was accepted.
+func refusalOf(program, corefile string, args ...string) string {
 	i, err := StartProgram(program, corefile, args...)
 	if err == nil {
 		i.Stop()
-		return true, ""
+		return ""
 	}
 	text := err.Error()
-	return strings.Contains(text, "not in a cluster") || strings.Contains(text, "unable to load in-cluster configuration"), text
+	if strings.Contains(text, "not in a cluster") || strings.Contains(text, "unable to load in-cluster configuration") {
+		return ""
+	}
+	return text
+}
+
+var corefileLine = regexp.MustCompile(`\bCorefile:\d+`)
+
+// unrelated returns an error if a refusal names neither a plugin nor a line of the Corefile, or if its reason is not the content of
+// the Corefile. A missing file counts if CoreDNS's reason is a file, too.
+func unrelated(refusal, corefile, other string) string {
+	named := corefileLine.MatchString(refusal) || slices.ContainsFunc(directivesOf(corefile), func(d string) bool {
+		return regexp.MustCompile(`\b` + regexp.QuoteMeta(d) + `\b`).MatchString(refusal)
+	})
+	if !named || strings.Contains(refusal, "Unknown directive") || strings.Contains(refusal, "address already in use") ||
+		strings.Contains(refusal, "no such file") && !strings.Contains(other, "file") {
+		return "refused for another reason: " + refusal
+	}
+	return ""
 }

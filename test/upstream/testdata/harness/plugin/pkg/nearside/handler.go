@@ -44,10 +44,13 @@ func (p *Program) Use(corefile string) error {
 	return nil
 }
 
-// Exchange sends a query, over TCP if it came over TCP. The error is that of plugin errors, which logs it: it has no place in
-// the reply.
-func (p *Program) Exchange(w dns.ResponseWriter, r *dns.Msg) (*dns.Msg, error) {
+// Exchange sends a query, over TCP if it came over TCP, and waits until the deadline of the context. The error is that of plugin
+// errors, which logs it: it has no place in the reply.
+func (p *Program) Exchange(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (*dns.Msg, error) {
 	c := dns.Client{Net: "udp", Timeout: timeout / 3, UDPSize: dns.MaxMsgSize}
+	if deadline, ok := ctx.Deadline(); ok {
+		c.Timeout = min(c.Timeout, time.Until(deadline))
+	}
 	if _, ok := w.RemoteAddr().(*net.TCPAddr); ok {
 		c.Net = "tcp"
 	}
@@ -60,6 +63,7 @@ func (p *Program) ExchangeTCP(r *dns.Msg) (*dns.Msg, error) {
 }
 
 func (p *Program) exchange(c *dns.Client, r *dns.Msg) (*dns.Msg, error) {
+	use(p.Program)
 	servers := p.Servers()
 	if len(servers) == 0 {
 		return nil, logged(errors.New("no listener"))
@@ -79,14 +83,21 @@ func (p *Program) exchange(c *dns.Client, r *dns.Msg) (*dns.Msg, error) {
 				return reply, logged(errors.New(strings.TrimSpace(text)))
 			}
 		}
-		if reply.Rcode != dns.RcodeServerFailure || time.Now().After(end) {
+		failed := reply.Rcode == dns.RcodeServerFailure || reply.Rcode == dns.RcodeNotImplemented
+		if !failed || time.Now().After(end) {
 			return reply, nil
 		}
 	}
 }
 
+// Transfer requests a zone transfer.
+func (p *Program) Transfer(r *dns.Msg) (chan *dns.Envelope, error) {
+	use(p.Program)
+	return new(dns.Transfer).In(r, p.Servers()[0].Addr().String())
+}
+
 // logDelay bounds the wait for the log line about a failure.
-const logDelay = 300 * time.Millisecond
+const logDelay = time.Second
 
 // WithoutOPT removes the OPT record, which the server adds and not the plugin.
 func WithoutOPT(m *dns.Msg) *dns.Msg {

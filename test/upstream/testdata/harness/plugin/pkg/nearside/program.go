@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -32,6 +34,9 @@ const (
 
 // Control is the name of CoreDNS's own program.
 const Control = "coredns"
+
+// Copy also writes the output of the programs to that of the process.
+var Copy bool
 
 // timeout bounds the start, a reload and the end of a program.
 const timeout = 30 * time.Second
@@ -68,9 +73,13 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// Start starts the program that suits a Corefile and returns when it serves, as caddy.Start does.
+// Start starts the program that suits a Corefile, for the queries of a test, and returns when it serves, as caddy.Start does. It is
+// a use of the program even if that refuses the Corefile.
 func Start(corefile string, args ...string) (*Instance, error) {
-	return StartProgram(suitable(corefile), corefile, args...)
+	program := suitable(corefile)
+	use(program)
+	record(Event{Kind: "Corefile", Program: program})
+	return StartProgram(program, corefile, args...)
 }
 
 // StartProgram starts a program with a Corefile. Port 0 is replaced by a free port, the same one for all server blocks of a
@@ -90,6 +99,9 @@ func StartProgram(program, corefile string, args ...string) (*Instance, error) {
 	}
 	i.cmd = exec.Command(filepath.Join(os.Getenv(folderVariable), program), args...)
 	i.cmd.Stdout, i.cmd.Stderr = &i.output, &i.output
+	if Copy {
+		i.cmd.Stdout, i.cmd.Stderr = io.MultiWriter(&i.output, os.Stdout), io.MultiWriter(&i.output, os.Stderr)
+	}
 	i.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := startForever(i.cmd); err != nil {
 		return nil, err
@@ -98,14 +110,22 @@ func StartProgram(program, corefile string, args ...string) (*Instance, error) {
 		_ = i.cmd.Wait()
 		close(i.ended)
 	}()
-	if program != Control {
-		record(Event{Kind: "program", Text: program})
-	}
-	if err := i.await(0, versionLine, nil); err != nil {
+	if err := i.serves(args); err != nil {
 		i.Stop()
 		return nil, err
 	}
 	return i, nil
+}
+
+// serves waits until the program serves.
+func (i *Instance) serves(args []string) error {
+	if !slices.Contains(args, "-quiet") {
+		return i.await(0, versionLine, nil)
+	}
+	if i.Servers(); !i.running() {
+		return errors.New(lastLine(i.Output()))
+	}
+	return nil
 }
 
 // startForever starts a process on a thread that never ends: Pdeathsig is the end of the thread.
@@ -127,7 +147,15 @@ var starters = func() chan func() {
 }()
 
 // versionLine is the line that the programs print once they serve.
-var versionLine = regexp.MustCompile(`(?m)^(\[INFO\] )?(CoreDNS|clusterdns|nodecache)-`)
+var versionLine = regexp.MustCompile(`(?m)^(\[INFO\] |.*"msg":")?(CoreDNS|clusterdns|nodecache)-`)
+
+// Version returns the beginning of this line.
+func Version() string {
+	if program := os.Getenv(programVariable); program != Control {
+		return program + "-"
+	}
+	return "CoreDNS-"
+}
 
 // await waits for a line of the output after a position. The error is a line that refused matches, or the last lines at the
 // end of the program.
@@ -164,7 +192,7 @@ type Input interface{ Body() []byte }
 
 var (
 	reloaded    = regexp.MustCompile(`Reloading complete`)
-	notReloaded = regexp.MustCompile(`(?m)^.*(Not reloaded|\[ERROR\] SIGUSR1).*$`)
+	notReloaded = regexp.MustCompile(`(?m)^.*(Not reloaded|\[ERROR\] SIGUSR1|"level":"ERROR".*SIGUSR1).*$`)
 )
 
 // Restart replaces the Corefile and reloads it. As caddy's, it returns the running instance with an error.
@@ -203,6 +231,12 @@ func (i *Instance) ShutdownCallbacks() []error { return nil }
 
 // Wait waits for the end of the program.
 func (i *Instance) Wait() { <-i.ended }
+
+// Interrupt sends SIGINT to the program.
+func (i *Instance) Interrupt() error { return i.cmd.Process.Signal(os.Interrupt) }
+
+// ExitCode returns the code with which the program ended.
+func (i *Instance) ExitCode() int { return i.cmd.ProcessState.ExitCode() }
 
 // Output returns the program's output.
 func (i *Instance) Output() string { return i.output.String() }
@@ -285,24 +319,30 @@ func suitable(corefile string) string {
 	if program == Control {
 		return Control
 	}
-	blocks, err := caddyfile.Parse("Corefile", strings.NewReader(corefile), nil)
-	if err != nil {
-		return program
-	}
-	for _, b := range blocks {
-		for directive := range b.Tokens {
-			if !slices.Contains(directives(), directive) {
-				return "clusterdns"
-			}
+	for _, d := range directivesOf(corefile) {
+		if !slices.Contains(directives(), d) {
+			return "clusterdns"
 		}
 	}
 	return program
 }
 
+// directivesOf returns the directives of a Corefile, none if it cannot be parsed.
+func directivesOf(corefile string) (all []string) {
+	blocks, err := caddyfile.Parse("Corefile", strings.NewReader(corefile), nil)
+	if err != nil {
+		return nil
+	}
+	for _, b := range blocks {
+		all = slices.AppendSeq(all, maps.Keys(b.Tokens))
+	}
+	return all
+}
+
 // Exec replaces the process by the program, with its arguments.
 func Exec(args []string) error {
 	program := os.Getenv(programVariable)
-	record(Event{Kind: "program", Text: program})
+	use(program)
 	path := filepath.Join(os.Getenv(folderVariable), program)
 	return syscall.Exec(path, append([]string{path}, args...), os.Environ())
 }
