@@ -179,7 +179,7 @@ func TestRelease(t *testing.T) {
 		for file, want := range map[string][]string{
 			"nearside.openvex.json": {
 				`"timestamp": "2099-01-01T00:00:00Z"`, `"GO-2099-0001"`, `"status": "not_affected"`,
-				`"justification": "vulnerable_code_not_in_execute_path"`, "pkg:oci/nodecache@sha256%3A",
+				`"justification": "vulnerable_code_not_in_execute_path"`, "pkg:oci/nodecache@sha256:",
 			},
 			"nodecache.provenance.json": {`"gitCommit": "` + commit + `"`, `"REPOSITORY": "` + repository + `"`},
 			"changes.md":                {"### Added\n"},
