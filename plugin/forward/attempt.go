@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coredns/coredns/plugin/pkg/proxy"
 	"github.com/miekg/dns"
 	ot "github.com/opentracing/opentracing-go"
 	"github.com/opentracing/opentracing-go/ext"
@@ -120,7 +121,7 @@ func (x *exchange) callFailed(a *attempt, err error, overUDP bool, now time.Time
 	}
 	a.open = false
 	a.endTrial()
-	if !errors.Is(err, transport.ErrBusy) { // the upstream has not failed
+	if !errors.Is(err, transport.ErrBusy) && !isRefused(err) { // the upstream has not failed
 		a.to.failed()
 	}
 	if isLasting(err) && x.tried >= len(x.order) {
@@ -130,11 +131,16 @@ func (x *exchange) callFailed(a *attempt, err error, overUDP bool, now time.Time
 	x.retry(now, false)
 }
 
-// isLasting reports whether an immediate retry at the same upstream would fail too: too many queries wait, or the
-// certificate is wrong.
+// isLasting reports whether an immediate retry at the same upstream would fail too: too many queries wait, the transport carries no
+// such query, or the certificate is wrong.
 func isLasting(err error) bool {
 	var unverified *tls.CertificateVerificationError
-	return errors.Is(err, transport.ErrBusy) || errors.As(err, &unverified)
+	return errors.Is(err, transport.ErrBusy) || isRefused(err) || errors.As(err, &unverified)
+}
+
+// isRefused reports whether the transport carries no such query: a zone transfer over QUIC, RFC 9250 section 4.
+func isRefused(err error) bool {
+	return errors.Is(err, proxy.ErrUnsupportedRequest) || errors.Is(err, proxy.ErrInvalidRequest)
 }
 
 // evaluate returns true if the message is the client's reply, or reserves it while a better one may arrive.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/forward/rogue"
@@ -481,5 +482,19 @@ func TestLong(t *testing.T) {
 		if wrong := a.wrong(m); wrong != "" || len(a.Extra) != 200 {
 			t.Error(wrong)
 		}
+	}
+}
+
+// TestTransferOverQUIC: the transport carries no zone transfer. The upstream has not failed, and is not tried again.
+func TestTransferOverQUIC(t *testing.T) {
+	t.Parallel()
+	f := chainOf(t, stanzaOf("", "quic://127.0.0.1:1"))
+	m := new(dns.Msg).SetAxfr("a.example.")
+	code, err := f.ServeDNS(t.Context(), &test.ResponseWriter{TCP: true}, m)
+	if code != dns.RcodeNotImplemented || err == nil {
+		t.Errorf("code %s, error %v, want NOTIMP", dns.RcodeToString[code], err)
+	}
+	if u := upstreamOf(f, 0); u.doubted() {
+		t.Errorf("upstream %s counts as failed", u.address)
 	}
 }
