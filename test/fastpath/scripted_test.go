@@ -178,7 +178,7 @@ func TestParityOfCache(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := p.on.scrape(t)
-			sent := comparison{ttl: 1}.checkAll(t, p, tc.queries, tc.again)
+			sent := (&comparison{ttl: 1}).checkAll(t, p, tc.queries, tc.again)
 			answered, _ := p.counted(t, before, sent)
 			if percent := 100 * answered / sent; percent < tc.minimum || percent > tc.maximum {
 				t.Errorf("%d of %d queries were answered by the fast path, want %d%% to %d%%", answered, sent, tc.minimum, tc.maximum)

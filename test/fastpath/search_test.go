@@ -318,7 +318,7 @@ func carried(name string) (base string, list []string) {
 func (s *searching) check(t *testing.T, from asker, w wires, m *dns.Msg, ttl uint32) {
 	t.Helper()
 	question := m.Question[0]
-	comparison{ttl: ttl}.check(t, w, query{name: fmt.Sprintf("%s from %s", question.String(), from.address), packet: pack(t, m)})
+	(&comparison{ttl: ttl}).check(t, w, query{name: fmt.Sprintf("%s from %s", question.String(), from.address), packet: pack(t, m)})
 	tcp := over(t, "tcp", s.on, from.address, m)
 	off := over(t, "tcp", s.off, from.address, m)
 	list, base := from.list, ""
