@@ -86,7 +86,7 @@ lint: ## vet, formatting, wording, and a tidy go.mod of each module
 	for module in $(MODULES); do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done
 
 FUZZTIME ?= 1m
-fuzz: ## every fuzz target for FUZZTIME, a time or a number of inputs such as 100x, from the kept inputs on
+fuzz: ## every fuzz target for FUZZTIME, a time or a number of inputs such as 300x, from the kept inputs on
 	test/fuzz/fuzz.sh $(FUZZTIME)
 
 TIME ?= 10m

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every fuzz target of the module, one after another, for the time or number of inputs given (default 1m), such as 1h
-# or 2000x, and prints the number of inputs. It begins with the kept inputs, those of corpus.tar.xz.
+# or 2000x, and prints the number of inputs. It begins with the kept inputs, those of corpus.tar.xz, which count.
 #
 #   test/fuzz/fuzz.sh 2000x
 #   test/fuzz/fuzz.sh -keep 1h     then write the inputs that reached more code to corpus.tar.xz
@@ -34,7 +34,7 @@ for folder in $(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirnam
 			echo "$folder $target failed"
 			exit 1
 		fi
-		inputs=$(grep -o 'execs: [0-9]*' "$work/log" | tail -1 | cut -d' ' -f2) || {
+		inputs=$(grep -oE '(execs|coverage): [0-9]+' "$work/log" | tail -1 | cut -d' ' -f2) || {
 			echo "$folder $target ran no inputs"
 			exit 1
 		}
