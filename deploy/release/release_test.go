@@ -470,3 +470,14 @@ func TestToolchain(t *testing.T) {
 		t.Error("a module without a toolchain is no error")
 	}
 }
+
+// TestSameForm: deploy/image, a module of its own, accepts the same repositories.
+func TestSameForm(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "deploy/image/main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "`"+repositoryForm.String()+"`") {
+		t.Errorf("deploy/image/main.go lacks the form %s", repositoryForm)
+	}
+}

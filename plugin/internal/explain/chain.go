@@ -28,8 +28,9 @@ type tracer struct {
 	isPlugin func(name string) bool
 }
 
-// Chain returns a context in which each plugin of a chain has a step: whether it passes the query to the next plugin, or replies. first
-// is the name of the first plugin, and isPlugin reports whether a span has the name of a plugin. end is called when the chain has returned.
+// Chain returns a context in which each plugin of a chain adds a step: it passes the query to the next plugin, or it replies. first is the
+// name of the first plugin. isPlugin reports whether a name is that of a plugin; spans with other names add no steps. The caller of Chain
+// calls end after the first plugin has returned.
 func (t *Trace) Chain(ctx context.Context, first string, isPlugin func(name string) bool) (chain context.Context, end func()) {
 	tr := &tracer{trace: t, isPlugin: isPlugin}
 	s := tr.start(first)

@@ -187,9 +187,9 @@ func (s *Slice) withAddr(a netip.Addr) iter.Seq[int] {
 	}
 }
 
-// NextNamed returns the number of the first endpoint that has the name, or that has no name and the address a. Endpoints with a number
-// below from are skipped. It returns Len if there is none. The name must not be empty, and from not above Len; with the zero Addr only
-// names are compared.
+// NextNamed returns the number of an endpoint: of the first one, beginning with number from, that has the name, or has no name and the
+// address a. It returns Len if no endpoint does. The name must not be empty, and from must be at most Len. With the zero Addr, endpoints
+// without a name do not match.
 func (s *Slice) NextNamed(from int, name string, a netip.Addr) int {
 	if s.Endpoints != nil {
 		for ; from < len(s.Endpoints); from++ {
