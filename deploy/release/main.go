@@ -45,7 +45,7 @@ type release struct {
 }
 
 // repositoryForm is a registry, which has a dot, a port or the name localhost, and at least one folder; without them, a container runtime
-// takes a name for one of Docker Hub. The other program of deploy/ has the same form.
+// takes a name for one of Docker Hub. deploy/image has the same form.
 var repositoryForm = regexp.MustCompile(
 	`^(localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9-]+(?:\.[a-z0-9-]+)*:\d+)(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)+$`)
 
