@@ -88,7 +88,8 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		return c.serveWireResult(ctx, w, newClientQuery(r, packed, key, parsed, n, w))
 	}
 	n.requests.Inc()
-	// A query that is not ok may have a client subnet, on which the reply depends; a transfer has many messages.
+	// The reply to a query that is not ok is for its client alone: the query may have a signature or a client subnet. A transfer
+	// has many messages.
 	if !ok || parsed.Type == dns.TypeAXFR || parsed.Type == dns.TypeIXFR {
 		n.misses.Inc()
 		trace.Add(pluginName, "miss: no reply to such a query is cached")
@@ -204,11 +205,15 @@ func (q *clientQuery) message() *dns.Msg {
 // name returns the question's name.
 func (q *clientQuery) name() string { return q.message().Question[0].Name }
 
-// forNext returns a copy of the query for the next plugin, which may change it. The AD flag requests the verdict of a
-// validating resolver (RFC 6840 section 5.7); the stored answer serves clients with and without the flag.
+// forNext returns a copy of the query for the next plugin, which may change it, without the parts that concern the client
+// alone: the reply is for other clients, too. The AD flag requests the verdict of a validating resolver (RFC 6840 section
+// 5.7); the stored answer serves clients with and without the flag.
 func (q *clientQuery) forNext() *dns.Msg {
 	r := q.msg.Copy()
 	r.AuthenticatedData = true
+	if opt := r.IsEdns0(); opt != nil {
+		answers.RemoveHop(opt)
+	}
 	return r
 }
 

@@ -36,6 +36,7 @@ type flight struct {
 	key     string
 	started time.Duration
 	limit   int           // of a reply over UDP, in bytes
+	edns    bool          // the query has an OPT record
 	waiting int           // number of waiting queries; guarded by flights.mu
 	done    chan struct{} // closed at the end; made for the first waiting query, guarded by flights.mu until then
 	result  result        // set before done is closed, and read-only afterwards
@@ -176,7 +177,7 @@ func (f *flights) joinLocked(q *clientQuery, now time.Duration, buf []byte) (joi
 	if f.all == nil {
 		f.all = map[string]*flight{}
 	}
-	joined = &flight{key: string(key), started: now, limit: q.Limit()}
+	joined = &flight{key: string(key), started: now, limit: q.Limit(), edns: q.EDNS}
 	f.all[joined.key] = joined
 	return joined, true
 }
@@ -246,5 +247,13 @@ func (f *flight) shares(q *answers.Query) bool {
 	if res.abandoned || res.private || res.ended() {
 		return false
 	}
-	return res.reply == nil || !res.reply.Truncated || q.Limit() == f.limit
+	switch {
+	case res.reply == nil:
+		return true
+	case res.reply.Truncated:
+		return q.Limit() == f.limit
+	case res.reply.Rcode == dns.RcodeFormatError: // of a server without EDNS, RFC 6891 section 7
+		return q.EDNS == f.edns
+	}
+	return true
 }

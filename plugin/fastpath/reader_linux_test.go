@@ -73,7 +73,7 @@ func newBed(t *testing.T, shuffle bool) *bed {
 // store stores an answer to a question.
 func (b *bed) store(t *testing.T, e *answers.Entry, reply *dns.Msg) {
 	t.Helper()
-	b.storeFor(t, e, reply, reply)
+	b.storeFor(t, e, reply, &dns.Msg{Question: reply.Question})
 }
 
 // storeFor stores the answer to a query.

@@ -96,7 +96,7 @@ func TestPutReply(t *testing.T) {
 				ks := s.NewKeyspace()
 				ks.ByGeneration.Store(!tt.off)
 				before, compress := tt.message.Copy().String(), tt.message.Compress
-				ks.PutReply(tt.message, tt.message, &tt.properties)
+				ks.PutReply(queryFor(tt.message), tt.message, &tt.properties)
 				if tt.message.String() != before || tt.message.Compress != compress {
 					t.Errorf("the message was changed: %v, was %s", tt.message, before)
 				}
@@ -140,7 +140,7 @@ func TestPutReplyByFlags(t *testing.T) {
 	g := new(generation)
 	m := message(t, "a.org.", dns.TypeA, "a.org. 5 IN A 10.0.0.1")
 	for _, m.CheckingDisabled = range []bool{false, true} {
-		ks.PutReply(m, m, &Properties{Validity: until(g, 0)})
+		ks.PutReply(queryFor(m), m, &Properties{Validity: until(g, 0)})
 	}
 	if ks.Len(Success) != 2 {
 		t.Errorf("%d entries, want one with CD and one without", ks.Len(Success))
@@ -168,7 +168,7 @@ func TestPutReplySearched(t *testing.T) {
 			ks := s.NewKeyspace()
 			ks.ByGeneration.Store(true)
 			m := message(t, name, dns.TypeA, name+" 5 IN A 10.0.0.1")
-			query := searchlist.WithOption(m, []byte("\x07default\x00\x03svc\x00"))
+			query := searchlist.WithOption(queryFor(m), []byte("\x07default\x00\x03svc\x00"))
 			ks.PutReply(query, m, &Properties{Validity: Validity{Bounds: [MaxBounds]Bound{{new(generation), 0}}}, Options: tt.options})
 			for _, r := range []*dns.Msg{query, m, searchlist.WithOption(m, []byte("\x07default\x00"))} {
 				packed, q := queryOf(t, r)
@@ -207,7 +207,7 @@ func TestViews(t *testing.T) {
 	caller := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, last}) }
 	store := func(last byte, private bool) {
 		m := answer(last)
-		ks.PutReply(m, m, &Properties{
+		ks.PutReply(queryFor(m), m, &Properties{
 			Validity: until(g, g.Load()), Views: views, View: View{Number: uint32(last), Private: private},
 		})
 	}
@@ -275,7 +275,7 @@ func TestViewsOfNodes(t *testing.T) {
 	answer := func(i int) *dns.Msg { return message(t, name, dns.TypeA, fmt.Sprintf("%s 5 IN A 10.0.0.%d", name, i)) }
 	for i, v := range all {
 		m := answer(i)
-		ks.PutReply(m, m, &Properties{Validity: until(g, g.Load()), Views: fixedView{}, View: v})
+		ks.PutReply(queryFor(m), m, &Properties{Validity: until(g, g.Load()), Views: fixedView{}, View: v})
 	}
 	query, q := queryOf(t, answer(0))
 	for i, v := range all {
@@ -345,7 +345,7 @@ func TestViewsAreNotLimited(t *testing.T) {
 	m := message(t, "a.org.", dns.TypeA, "a.org. 5 IN A 10.0.0.1")
 	g := new(generation)
 	for view := range uint32(100) {
-		ks.PutReply(m, m, &Properties{Validity: until(g, 0), Views: new(byAddress), View: View{Number: view}})
+		ks.PutReply(queryFor(m), m, &Properties{Validity: until(g, 0), Views: new(byAddress), View: View{Number: view}})
 		put(ks, 1000+int(view), &Entry{Validity: until(g, 0)})
 	}
 	put(ks, 9, &Entry{Costly: true, Cached: true})
@@ -371,7 +371,7 @@ func TestViewsReplace(t *testing.T) {
 	g := new(generation)
 	m := message(t, "a.org.", dns.TypeA, "a.org. 5 IN A 10.0.0.1")
 	for i, views := range []Views{nil, new(byAddress), nil} {
-		ks.PutReply(m, m, &Properties{Validity: until(g, g.Load()), Views: views})
+		ks.PutReply(queryFor(m), m, &Properties{Validity: until(g, g.Load()), Views: views})
 		query, q := queryOf(t, m)
 		if e := s.Get(ks.Key(nil, query, &q)); e == nil || e.Views != views || !e.Fresh(0) {
 			t.Errorf("%d: %+v", i, e)

@@ -93,10 +93,20 @@ func unpackMsg(t testing.TB, b []byte) *dns.Msg {
 	return m
 }
 
+// queryFor returns the query that a message is or that it answers.
+func queryFor(m *dns.Msg) *dns.Msg {
+	query := &dns.Msg{Question: m.Question}
+	query.Id, query.RecursionDesired, query.AuthenticatedData, query.CheckingDisabled = m.Id, m.RecursionDesired, m.AuthenticatedData, m.CheckingDisabled
+	if opt := m.IsEdns0(); opt != nil {
+		query.Extra = []dns.RR{opt}
+	}
+	return query
+}
+
 // queryOf returns the query of a message, packed and parsed.
 func queryOf(t testing.TB, m *dns.Msg) (query []byte, q Query) {
 	t.Helper()
-	query, ok := q.FromMsg(make([]byte, 0, MaxQuery), m)
+	query, ok := q.FromMsg(make([]byte, 0, MaxQuery), queryFor(m))
 	if !ok {
 		t.Fatalf("no query from %v", m)
 	}
