@@ -3,7 +3,6 @@ package cache
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -40,7 +39,7 @@ type flight struct {
 	waiting int           // number of waiting queries; guarded by flights.mu
 	done    chan struct{} // closed at the end; made for the first waiting query, guarded by flights.mu until then
 	result  result        // set before done is closed, and read-only afterwards
-	wire    []*wireWaiter // guarded by flights.mu
+	wire    []*wireWaiter // nil for those that have left; guarded by flights.mu
 	client  netip.Addr    // of the leader in wire form that has a stale entry
 }
 
@@ -122,7 +121,8 @@ func (f *flights) joinWire(q *clientQuery, now time.Duration, w *wireWaiter) (jo
 		}
 		joined.client = w.q.Client
 	}
-	w.joined, joined.wire = now, append(joined.wire, w)
+	w.joined = now
+	joined.addWireLocked(w)
 	return joined
 }
 
@@ -137,7 +137,7 @@ func (f *flights) begin(q *clientQuery, now time.Duration, w *wireWaiter) (begun
 	if begun, w.leader = f.joinLocked(q, now, buf[:0]); !w.leader {
 		return nil
 	}
-	begun.wire = append(begun.wire, w)
+	begun.addWireLocked(w)
 	return begun
 }
 
@@ -146,7 +146,7 @@ func (c *Cache) startTimer(joined *flight, w *wireWaiter, wait time.Duration) {
 	f := &c.flights
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if slices.Contains(joined.wire, w) {
+	if joined.hasWireLocked(w) {
 		w.cache, w.flight, w.deadline.Owner = c, joined, w
 		c.wheel.Set(&w.deadline, time.Now().Add(wait))
 	}
@@ -156,12 +156,21 @@ func (c *Cache) startTimer(joined *flight, w *wireWaiter, wait time.Duration) {
 func (f *flights) leave(joined *flight, w *wireWaiter) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	i := slices.Index(joined.wire, w)
-	if i < 0 {
-		return false
+	waits := joined.hasWireLocked(w)
+	if waits {
+		joined.wire[w.place] = nil
 	}
-	joined.wire = slices.Delete(joined.wire, i, i+1)
-	return true
+	return waits
+}
+
+// addWireLocked adds a waiter in wire form. The caller holds flights.mu.
+func (f *flight) addWireLocked(w *wireWaiter) {
+	w.place, f.wire = len(f.wire), append(f.wire, w)
+}
+
+// hasWireLocked reports whether a waiter in wire form still waits. The caller holds flights.mu.
+func (f *flight) hasWireLocked(w *wireWaiter) bool {
+	return w.place < len(f.wire) && f.wire[w.place] == w
 }
 
 func (f *flights) joinLocked(q *clientQuery, now time.Duration, buf []byte) (joined *flight, leader bool) {
@@ -202,6 +211,9 @@ func (c *Cache) finish(b *batch.Batch, ended *flight, res result) {
 		close(done)
 	}
 	for _, w := range wire {
+		if w == nil {
+			continue
+		}
 		if w.deadline.Owner != nil {
 			c.wheel.Stop(&w.deadline)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 // timedQuery is a query of a client at a time.
@@ -184,6 +185,30 @@ func TestSingleFlight(t *testing.T) {
 				t.Errorf("%d flights remain", len(b.flights.all))
 			}
 		})
+	}
+}
+
+// TestManyWaitersOfOneName has many queries wait for one flight and leave it, as they do when the client response timer
+// expires: a search of all waiters for each of them takes minutes.
+func TestManyWaitersOfOneName(t *testing.T) {
+	const waiters = 200_000
+	var f flights
+	q, wire := &clientQuery{key: []byte("w.")}, new(block.WireQuery)
+	all := make([]wireWaiter, waiters)
+	began := time.Now()
+	var joined *flight
+	for i := range all {
+		all[i].q = wire
+		joined = f.joinWire(q, 0, &all[i])
+	}
+	for i := range all { // in another order than they have joined
+		w := &all[(i*7919)%waiters]
+		if !f.leave(joined, w) || f.leave(joined, w) {
+			t.Fatalf("waiter %d did not leave once", i)
+		}
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("%d waiters joined and left within %v", waiters, took)
 	}
 }
 

@@ -88,6 +88,7 @@ type wireWaiter struct {
 
 	cache    *Cache
 	flight   *flight
+	place    int            // in flight.wire
 	deadline wheel.Deadline // of the client response timer, RFC 8767 section 5
 }
 
