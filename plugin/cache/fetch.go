@@ -2,7 +2,6 @@ package cache
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metadata"
@@ -208,7 +207,7 @@ func (c *Cache) renewsStale(rcode int, class response.Type, positive bool) bool 
 
 // lead sends the query of a flight to the next plugin, and hands the result to the waiting queries, even after a panic.
 func (c *Cache) lead(ctx context.Context, w *recorder, q *clientQuery, f *flight, refresh bool) (res result) {
-	res = result{code: dns.RcodeServerFailure, err: fmt.Errorf("plugin/%s: %w", pluginName, errPanicked)}
+	res = panicked()
 	defer func() {
 		var b batch.Batch
 		c.finish(&b, f, res)

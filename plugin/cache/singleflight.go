@@ -2,6 +2,7 @@ package cache
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -191,10 +192,15 @@ func (f *flights) joinLocked(q *clientQuery, now time.Duration, buf []byte) (joi
 	return joined, true
 }
 
-// finish ends a flight. The waiting queries share a copy of the reply; the original is the leader's.
+// finish ends a flight, unless a panic has ended it. The waiting queries share a copy of the reply; the original is the
+// leader's.
 func (c *Cache) finish(b *batch.Batch, ended *flight, res result) {
 	f := &c.flights
 	f.mu.Lock()
+	if f.all[ended.key] != ended {
+		f.mu.Unlock()
+		return
+	}
 	delete(f.all, ended.key)
 	waiting, done := ended.waiting, ended.done
 	wire := ended.wire
@@ -238,6 +244,11 @@ func (f *flights) addWaiter(led *flight) {
 
 // errPanicked is the error of queries that waited for a flight that ended in a panic.
 var errPanicked = errors.New("next plugin panicked")
+
+// panicked returns the result of a flight that ended in a panic.
+func panicked() result {
+	return result{code: dns.RcodeServerFailure, err: fmt.Errorf("plugin/%s: %w", pluginName, errPanicked)}
+}
 
 // ended reports whether the reply is not valid any more: the data have changed.
 func (r *result) ended() bool {

@@ -140,7 +140,7 @@ const offsetUDPSize = 4 + 1 + 2
 // bitAD is the AD flag in the fourth byte of a header, RFC 4035 section 3.
 const bitAD = 0x20
 
-// leadWire forwards the query of a flight.
+// leadWire forwards the query of a flight, which a panic ends.
 func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *answers.Entry) {
 	if e, state := c.lookup(q.key, q.packed, &q.Query, c.now()); state == fresh {
 		c.finish(b, f, result{entry: e, renews: true}) // another flight has finished since the lookup of this query
@@ -158,9 +158,16 @@ func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *answe
 		l.query.Parse(l.query.packed)
 	}
 	l.query.packed[3] |= bitAD // see forNext
+	sent := false
+	defer func() {
+		if !sent {
+			l.end(b, panicked())
+		}
+	}()
 	if !c.forward.Exchange(b, &l.query.Query, l.query.packed, !q.udp, l) {
 		l.end(b, result{abandoned: true})
 	}
+	sent = true
 }
 
 // Receive implements block.Receiver. A panic must not end the reader of a connection: it is logged, and the queries that were
@@ -193,7 +200,7 @@ func (l *wireFlight) resultOf(reply []byte, v *coherence.Voucher, code int, err 
 	defer func() {
 		if r := recover(); r != nil {
 			logPanic(&l.query, r)
-			res = result{code: dns.RcodeServerFailure, err: fmt.Errorf("plugin/%s: %w", pluginName, errPanicked)}
+			res = panicked()
 		}
 	}()
 	c, q := l.cache, &l.query

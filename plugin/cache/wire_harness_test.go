@@ -127,6 +127,20 @@ func TestWireFormIsUsed(t *testing.T) {
 	})
 }
 
+// TestPanicInExchanger has an Exchanger that panics once: the queries for the name get an error, and later ones an answer.
+func TestPanicInExchanger(t *testing.T) {
+	t.Run(inWireForm, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := newTestCache(t, "cache")
+			b.replies("NOERROR; " + a("w.", 60))
+			b.forward.Exchanger = nil
+			b.concurrently([]timedQuery{{0, "w. A", 0, "nothing", errServerPanicked}})
+			b.SetExchanger(exchanger{b.Cache}, nil)
+			b.want("w. A", "NOERROR; "+a("w.", 60))
+		})
+	})
+}
+
 // refusing is an Exchanger that leaves all queries to the plugin chain.
 type refusing struct{ exchanger }
 

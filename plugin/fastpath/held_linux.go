@@ -169,8 +169,7 @@ func newHeld(r *request, counters *block.WaitCounters) *held {
 	}
 	h.connection = connectionOf(r.to)
 	r.server.metrics.inFlight.Dec()
-	*r = request{}
-	requests.Put(r)
+	r.recycle()
 	return h
 }
 

@@ -3,6 +3,7 @@ package fastpath
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
@@ -39,6 +40,10 @@ type request struct {
 	client *client
 	load   load // of the queue, while the query is in progress
 
+	// turn is odd from the end of the work in the wire handlers until the memory is reused, which changes it again: so the
+	// recovery from a panic knows whether a handler has ended the work.
+	turn *atomic.Uint32
+
 	// While it is queued:
 	arrived      time.Duration // on the clock of answers.Now
 	next         *request      // of the same client
@@ -62,7 +67,7 @@ type destination interface {
 	close()
 }
 
-var requests = sync.Pool{New: func() any { return new(request) }}
+var requests = sync.Pool{New: func() any { return &request{turn: new(atomic.Uint32)} }}
 
 // newRequest returns the request of a query.
 func newRequest(s *server, query []byte) *request {
@@ -76,10 +81,22 @@ func newRequest(s *server, query []byte) *request {
 
 // done releases a query that was answered or dropped.
 func (r *request) done() {
+	r.end()
+	r.recycle()
+}
+
+// end ends the references of a query to its destination and to its server.
+func (r *request) end() {
 	r.to.ended(r.query)
 	r.server.metrics.inFlight.Dec()
 	r.server.release()
-	*r = request{}
+}
+
+// recycle makes the memory of a query available for the next one.
+func (r *request) recycle() {
+	turn := r.turn
+	turn.Store((turn.Load() + 1) &^ 1)
+	*r = request{turn: turn}
 	requests.Put(r)
 }
 

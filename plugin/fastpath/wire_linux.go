@@ -36,17 +36,28 @@ func isForWire(q *answers.Query) bool {
 	return true
 }
 
-// runWire hands the query to the wire handlers. A panic must not end the reader: it is logged, and the client gets no reply,
-// since a handler may have answered it already.
+// runWire hands the query to the wire handlers. A panic must not end the reader: it is logged. If no handler has ended the
+// work, the query loses its place, and the client gets no reply. Its memory is not reused then: a handler may still have it.
 func (r *request) runWire(b *batch.Batch) {
-	query := r.Packed
+	query, turn := r.Packed, r.turn
+	before := turn.Load()
 	defer func() {
 		if p := recover(); p != nil {
 			vars.Panic.Inc()
 			log.Errorf("Query % x panicked: %v\n%s", query, p, debug.Stack())
+			if turn.CompareAndSwap(before, before+1) {
+				r.chain.queue.finish(b, r)
+				r.end()
+			}
 		}
 	}()
 	r.wire.ServeWire(b, &r.WireQuery)
+}
+
+// endWire ends the work of the wire handlers. It returns false if a panic has ended it.
+func (r *request) endWire() bool {
+	turn := r.turn.Load()
+	return turn%2 == 0 && r.turn.CompareAndSwap(turn, turn+1)
 }
 
 // Answer implements block.Answerer.
@@ -55,11 +66,16 @@ func (r *request) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p
 		r.Pass(b, q, &block.StoredResult{Entry: e, Patch: p})
 		return
 	}
-	r.finish(b)
+	if r.endWire() {
+		r.finish(b)
+	}
 }
 
 // Pass implements block.Answerer.
 func (r *request) Pass(b *batch.Batch, _ *block.WireQuery, result any) {
+	if !r.endWire() {
+		return
+	}
 	if _, final := result.(block.FinalResult); final {
 		r.wire, r.result = nil, result
 		finals.add(r)

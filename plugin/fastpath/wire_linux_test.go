@@ -182,21 +182,51 @@ func TestManyFinalResults(t *testing.T) {
 	}
 }
 
-// TestPanicInWireHandler has a handler that panics: the reader answers the next query.
+// TestPanicInWireHandler has a handler that panics before, after or while it ends the work on a query: the reader answers the
+// query of another client, and no place remains taken. A handler that answers a query later than its panic ends no other one.
 func TestPanicInWireHandler(t *testing.T) {
 	e := entryFor(t, "miss.test.", 1)
-	panics := true
-	b := newWireBed(t, 0, func(b *batch.Batch, q *block.WireQuery) {
-		if panics {
-			panics = false
-			panic("on purpose")
-		}
-		q.Answer(b, q, e, answers.Patch{})
-	})
-	b.ask(t, "miss.test.")
-	b.ask(t, "miss.test.")
-	if m := b.receive(t); len(m.Answer) != 1 {
-		t.Errorf("the answer is %v", m)
+	answer := func(b *batch.Batch, q *block.WireQuery) { q.Answer(b, q, e, answers.Patch{}) }
+	for name, c := range map[string]struct {
+		handler  wireHandler
+		answered bool
+		late     bool // the handler answers the query after the panic
+	}{
+		"before the answer":              {func(*batch.Batch, *block.WireQuery) { panic("on purpose") }, false, false},
+		"before the answer, which comes": {func(*batch.Batch, *block.WireQuery) { panic("on purpose") }, false, true},
+		"after the answer":               {func(b *batch.Batch, q *block.WireQuery) { answer(b, q); panic("on purpose") }, true, false},
+		"after it has passed the query":  {func(b *batch.Batch, q *block.WireQuery) { q.Pass(b, q, nil); panic("on purpose") }, true, false},
+		"in the answer":                  {func(b *batch.Batch, q *block.WireQuery) { q.Answer(b, q, nil, answers.Patch{}) }, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var first *block.WireQuery
+			b := newWireBed(t, 0, func(b *batch.Batch, q *block.WireQuery) {
+				if first != nil {
+					answer(b, q)
+					return
+				}
+				first = q
+				c.handler(b, q)
+			})
+			b.ask(t, "miss.test.")
+			if c.answered {
+				b.receive(t)
+			}
+			b.awaitEnd(t)
+			b.ask(t, "miss.test.")
+			if m := b.receive(t); len(m.Answer) != 1 {
+				t.Errorf("the answer is %v", m)
+			}
+			if c.late {
+				var late batch.Batch
+				answer(&late, first)
+				late.Flush()
+			}
+			b.awaitEnd(t)
+			if got := valueOf(t, b.server.metrics.inFlight); got != 0 {
+				t.Errorf("%v in flight", got)
+			}
+		})
 	}
 }
 
