@@ -106,7 +106,8 @@ func compareMessage(t *testing.T, m *message) *dns.Msg {
 	return want
 }
 
-// TestUnpackReply: replies of unusual forms are accepted if package dns accepts them, and are complete messages then.
+// TestUnpackReply: replies of unusual forms are accepted if package dns accepts them, and are complete messages then, with at
+// most one OPT record.
 func TestUnpackReply(t *testing.T) {
 	t.Parallel()
 	x := new(exchange)
@@ -139,6 +140,7 @@ func TestUnpackReply(t *testing.T) {
 		if len(want.Question) == 0 {
 			want.Question = question("www.Example.org.").Question
 		}
+		dropMisplacedOPT(want) // see TestRepliesWithMisplacedOPT
 		if got.String() != want.String() {
 			t.Errorf("%x is\n%v\nwant\n%v", b, got, want)
 		}
@@ -168,4 +170,41 @@ func TestMessage_Allocs(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// TestRepliesWithMisplacedOPT has an upstream whose replies have OPT records where RFC 6891 section 6.1.1 forbids them, so that
+// some clients (dnspython) refuse the whole message: the client gets the answer without them.
+func TestRepliesWithMisplacedOPT(t *testing.T) {
+	t.Parallel()
+	opt := func(name string) dns.RR {
+		return &dns.OPT{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeOPT, Class: 1232}}
+	}
+	places := map[string]func(reply *dns.Msg){
+		"answer.":    func(reply *dns.Msg) { reply.Answer = append(reply.Answer, opt(".")) },
+		"authority.": func(reply *dns.Msg) { reply.Ns = append(reply.Ns, opt(".")) },
+		"twice.":     func(reply *dns.Msg) { reply.Extra = append(reply.Extra, opt("."), opt(".")) },
+		"with.name.": func(reply *dns.Msg) { reply.Extra = append(reply.Extra, opt("example.")) },
+		"everywhere.": func(reply *dns.Msg) {
+			reply.Answer, reply.Ns, reply.Extra = append(reply.Answer, opt(".")), []dns.RR{opt(".")}, []dns.RR{opt(".")}
+		},
+	}
+	f := chainOf(t, stanzaOf("", script{tcp: replies(func(r *dns.Msg) *dns.Msg {
+		reply := addressReply(r)
+		if change := places[r.Question[0].Name]; change != nil {
+			change(reply)
+		}
+		return reply
+	})}.address(t)))
+	for name := range places {
+		m := question(name)
+		a := queryOver(f, m, false)
+		if wrong := a.wrong(m); wrong != "" {
+			t.Errorf("%s: %s", name, wrong)
+			continue
+		}
+		if len(a.Ns) > 0 || len(a.Extra) > 1 || len(a.Extra) == 1 && a.Extra[0].Header().Name != "." {
+			t.Errorf("%s: the reply is %v", name, a.Msg)
+		}
+	}
+	wantRight(t, f, false, "ordinary.")
 }

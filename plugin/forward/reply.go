@@ -3,6 +3,7 @@ package forward
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/miekg/dns"
 
@@ -41,10 +42,25 @@ func (x *exchange) unpackReply(m *message, b []byte) error {
 			return fmt.Errorf("unpack the query: %w", err)
 		}
 		reply.Question = query.Question
-	case m.parse(b, true):
+	case !dropMisplacedOPT(reply) && m.parse(b, true):
 		return nil
 	}
 	return m.pack(reply)
+}
+
+// dropMisplacedOPT drops all OPT records of a reply except the last one in the additional section, which gets its name, and
+// reports whether the reply has changed. RFC 6891 section 6.1.1 forbids them, and some clients refuse the whole reply.
+func dropMisplacedOPT(reply *dns.Msg) (changed bool) {
+	last := reply.IsEdns0()
+	if last != nil && last.Hdr.Name != "." {
+		last.Hdr.Name, changed = ".", true
+	}
+	for _, section := range []*[]dns.RR{&reply.Answer, &reply.Ns, &reply.Extra} {
+		before := len(*section)
+		*section = slices.DeleteFunc(*section, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT && rr != dns.RR(last) })
+		changed = changed || len(*section) < before
+	}
+	return changed
 }
 
 // pack sets the message to a packed one.
