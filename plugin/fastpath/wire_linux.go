@@ -39,17 +39,21 @@ func isForWire(q *answers.Query) bool {
 // runWire hands the query to the wire handlers. A panic must not end the reader: it is logged. If no handler has ended the
 // work, the query loses its place, and the client gets no reply. Its memory is not reused then: a handler may still have it.
 func (r *request) runWire(b *batch.Batch) {
-	query, turn := r.Packed, r.turn
+	turn := r.turn
 	before := turn.Load()
 	defer func() {
-		if p := recover(); p != nil {
-			vars.Panic.Inc()
-			log.Errorf("Query % x panicked: %v\n%s", query, p, debug.Stack())
-			if turn.CompareAndSwap(before, before+1) {
-				r.chain.queue.finish(b, r)
-				r.end()
-			}
+		p := recover()
+		if p == nil {
+			return
 		}
+		vars.Panic.Inc()
+		if !turn.CompareAndSwap(before, before+1) { // the memory may have another query already
+			log.Errorf("Handler of a query that it has answered or passed on panicked: %v\n%s", p, debug.Stack())
+			return
+		}
+		log.Errorf("Query % x panicked: %v\n%s", r.Packed, p, debug.Stack())
+		r.chain.queue.finish(b, r)
+		r.end()
 	}()
 	r.wire.ServeWire(b, &r.WireQuery)
 }
