@@ -6,7 +6,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
-// maxFinalWorkers limits the goroutines that answer queries with a final result. Such a query waits for no other server.
+// maxFinalWorkers limits the goroutines that answer queries with a final result. Such a query waits for no other server, and
+// its reply for no client.
 const maxFinalWorkers = 16
 
 // finalQueue has the queries whose result is final: the plugin chain adapts the reply to the client, or logs an error. They
@@ -49,7 +50,7 @@ func (f *finalQueue) next() *request {
 func (f *finalQueue) work() {
 	var output batch.Batch
 	for r := f.next(); r != nil; r = f.next() {
-		r.serve()
+		r.serve(false)
 		r.finish(&output)
 		output.Flush()
 	}

@@ -177,7 +177,7 @@ func newHeld(r *request, counters *block.WaitCounters) *held {
 // request returns the request of a query that does not wait any more.
 func (h *held) request() *request {
 	r, _ := requests.Get().(*request)
-	r.server, r.to, r.Client, r.held = h.server, h.to, h.client, true
+	r.server, r.to, r.Client = h.server, h.to, h.client
 	r.query = append(r.buf[:0], h.query...)
 	if d, ok := h.to.(*datagram); ok {
 		r.origin = *d

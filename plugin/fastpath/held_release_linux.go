@@ -125,7 +125,7 @@ func (h *held) answer(b *batch.Batch, l *lookup) {
 	now := answers.Now()
 	if r.awaits() && !(l.find(h.server, r.query, h.client, now) && l.answer(b, r, now)) {
 		b.Flush() // the chain may take long
-		r.serve()
+		r.serve(false)
 	}
 	r.done()
 	heldQueries.answered(h)

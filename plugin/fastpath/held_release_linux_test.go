@@ -207,11 +207,7 @@ func TestHeldOfDeafClients(t *testing.T) {
 		c := b.dial(t, "tcp", "127.0.0.1")
 		c.query(t, id, "w.")
 		awaitCount(t, "held queries", int(id)+1, func() int { return b.held(t) })
-		end := serverEnd(t, b.listener, c)
-		end.mu.Lock()
-		end.begin()
-		end.out = append(end.out, make([]byte, maxUnsent+1)...) // never flushed
-		end.mu.Unlock()
+		deafen(serverEnd(t, b.listener, c))
 	}
 	open := b.dial(t, "tcp", "127.0.0.1")
 	open.query(t, 100, "w.")
@@ -237,10 +233,7 @@ func TestHeldOfStalledClients(t *testing.T) {
 	l, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
 		for _, c := range streams.connectionsOf(l) {
 			if c.remote.String() == w.RemoteAddr().String() && m.Question[0].Name == "w." {
-				c.mu.Lock()
-				c.begin()
-				c.out = append(c.out, make([]byte, maxUnsent+1)...) // never flushed
-				c.mu.Unlock()
+				deafen(c)
 			}
 		}
 		f.answer(w, m)

@@ -33,7 +33,6 @@ type request struct {
 	received time.Duration // on the clock of answers.Now
 	result   any           // of the wire handlers, for the plugin chain
 	unnamed  bool          // the stored answer is for the callers at the address of the client, whatever the query
-	held     bool          // the query has waited for its name
 
 	chain  *chain
 	client *client

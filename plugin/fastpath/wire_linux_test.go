@@ -182,6 +182,50 @@ func TestManyFinalResults(t *testing.T) {
 	}
 }
 
+// TestClientThatDoesNotReadStallsNoOtherReply has final results for a client whose connections do not read their replies. A client
+// over TCP and one over UDP get theirs.
+func TestClientThatDoesNotReadStallsNoOtherReply(t *testing.T) {
+	held := make(chan *block.WireQuery)
+	handler := wireHandler(func(b *batch.Batch, q *block.WireQuery) {
+		if netip.MustParseAddr("127.0.0.2") == q.Client {
+			held <- q
+			return
+		}
+		q.Pass(b, q, &block.StoredResult{})
+	})
+	l, address := newStreamListener(t, echo, withRoute(t, newKeyspace(t), handler), func(s *server) {
+		s.WriteTimeout = time.Hour // no query is answered because a connection was closed
+	})
+	r := newReader(l, newSocket(t))
+	go r.run()
+	t.Cleanup(r.finish)
+	var deaf []*block.WireQuery
+	for range maxFinalWorkers + 4 {
+		c := dialFrom(t, "127.0.0.2", address)
+		if _, err := c.Write(framed(t, 1, "deaf.")); err != nil {
+			t.Fatal(err)
+		}
+		deaf = append(deaf, <-held)
+		deafen(serverEnd(t, l, c))
+	}
+	for _, q := range deaf {
+		q.Pass(new(batch.Batch), q, &block.StoredResult{})
+	}
+	for network, to := range map[string]string{"tcp": address, "udp": r.socket.conn.LocalAddr().String()} {
+		c := dialHeld(t, network, "127.0.0.3", to)
+		c.query(t, 7, "other.")
+		c.expect(t, 7, dns.RcodeSuccess)
+	}
+}
+
+// deafen makes a connection one whose client has not read its replies for long.
+func deafen(c *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begin()
+	c.out = append(c.out, make([]byte, maxUnsent+1)...) // never flushed
+}
+
 // TestPanicInWireHandler has a handler that panics: the reader answers the next query.
 func TestPanicInWireHandler(t *testing.T) {
 	e := entryFor(t, "miss.test.", 1)
