@@ -249,7 +249,8 @@ func (t *heldTable) unlink(h *held) {
 	h.counters.Waiting.Dec()
 }
 
-// answered ends the counting of a query for the limits. Until then a released query counts as well: an event releases many.
+// answered ends the counting of a query for the limits, when it is answered or counts in the queue. Until then a released query
+// counts as well: an event releases many.
 func (t *heldTable) answered(h *held) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -259,3 +259,25 @@ func TestHeldOfStalledClients(t *testing.T) {
 	f.create("w-open.")
 	open.expect(t, 100, dns.RcodeSuccess)
 }
+
+// TestDeadUpstreamBlocksNoWaitingQueriesOfOthers has a client whose queries have waited for names, and then wait for an upstream that
+// does not answer, as with a search list. The queries of another client are answered when their waiting ends.
+func TestDeadUpstreamBlocksNoWaitingQueriesOfOthers(t *testing.T) {
+	forEachNetwork(t, func(t *testing.T, network string) {
+		b := newHeldBed(t, long)
+		t.Cleanup(func() { close(b.upstream) })
+		flood, other := b.dial(t, network, "127.0.0.2"), b.dial(t, network, "127.0.0.3")
+		for id := range uint16(300) {
+			flood.query(t, id, fmt.Sprintf("wshortdead%d.", id))
+		}
+		for id := range uint16(50) {
+			other.query(t, id, fmt.Sprintf("wshort%d.", id))
+		}
+		for range 50 {
+			if m := other.reply(t); m.Rcode != dns.RcodeNameError {
+				t.Fatalf("reply\n%v", m)
+			}
+		}
+		awaitCount(t, "queries that count for the limits", 0, countedHeld)
+	})
+}

@@ -30,9 +30,10 @@ type request struct {
 	route *route
 	wire  block.WireHandler
 	block.WireQuery
-	received time.Duration // on the clock of answers.Now
-	result   any           // of the wire handlers, for the plugin chain
-	unnamed  bool          // the stored answer is for the callers at the address of the client, whatever the query
+	received time.Duration   // on the clock of answers.Now
+	result   any             // of the wire handlers, for the plugin chain
+	unnamed  bool            // the stored answer is for the callers at the address of the client, whatever the query
+	ended    chan<- struct{} // closed when the query was answered or dropped, nil for none
 
 	chain  *chain
 	client *client
@@ -78,6 +79,9 @@ func (r *request) done() {
 	r.to.ended(r.query)
 	r.server.metrics.inFlight.Dec()
 	r.server.release()
+	if r.ended != nil {
+		close(r.ended)
+	}
 	*r = request{}
 	requests.Put(r)
 }
