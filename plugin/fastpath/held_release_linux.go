@@ -138,7 +138,7 @@ func (h *held) answer(b *batch.Batch, l *lookup) {
 	c.handOver(b, r)
 	b.Flush()
 	if c.inProgress(h.client) > maxHeldWorkers {
-		return // the client's queries take long
+		return // some were left to the queue: the client's queries take long
 	}
 	select {
 	case <-ended:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -171,7 +172,9 @@ func TestFloodBehindBandwidthLimitCostsNoOtherAnswer(t *testing.T) {
 	ns.Run(t, "ip", "link", "set", "v1", "up")
 	ns.Run(t, "ip", "link", "set", "v0", "up")
 	ns.Run(t, "ip", "address", "add", "10.9.0.1/24", "dev", "v0")
-	ns.Run(t, "sysctl", "-qw", "net.ipv4.neigh.v0.unres_qlen_bytes=10000000")
+	if err := os.WriteFile("/proc/sys/net/ipv4/neigh/v0/unres_qlen_bytes", []byte("10000000"), 0); err != nil { // more than the send buffers
+		t.Fatal(err)
+	}
 	b := newBed(t, false)
 	b.reader = newReader(b.listener, newSocketOn(t, "10.9.0.1:53"))
 	b.store(t, &answers.Entry{}, addressReply("hit.test.", 1))

@@ -218,6 +218,33 @@ func TestClientThatDoesNotReadStallsNoOtherReply(t *testing.T) {
 	}
 }
 
+// TestFinalResultsOfOneClientDelayNoOther has thousands of final results of one client before that of another one.
+func TestFinalResultsOfOneClientDelayNoOther(t *testing.T) {
+	f := finalQueue{waiting: map[netip.Addr]*requestList{}, workers: maxFinalWorkers} // none is started
+	result := func(from int) *request {
+		r := new(request)
+		r.Client = clientAddress(from)
+		return r
+	}
+	const many = 2000
+	for range many {
+		f.add(result(1))
+	}
+	other := result(2)
+	f.add(other)
+	if first, second := f.next(), f.next(); first == other || second != other {
+		t.Error("the result of the other client is not the second one")
+	}
+	for n := many - 1; n > 0; n-- {
+		if r := f.next(); r == nil || r.Client != clientAddress(1) {
+			t.Fatalf("a result is lost, %d remain", n)
+		}
+	}
+	if r := f.next(); r != nil || len(f.waiting) > 0 || f.workers != maxFinalWorkers-1 {
+		t.Errorf("after the last result: %v, %d clients, %d workers", r, len(f.waiting), f.workers)
+	}
+}
+
 // deafen makes a connection one whose client has not read its replies for long.
 func deafen(c *connection) {
 	c.mu.Lock()
