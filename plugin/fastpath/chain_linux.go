@@ -18,7 +18,7 @@ import (
 func work(r *request) {
 	var output batch.Batch
 	for r != nil {
-		r.serve()
+		r.serve(true)
 		next := r.chain.queue.finishAnd(&output, r)
 		r.done()
 		output.Flush()
@@ -26,13 +26,14 @@ func work(r *request) {
 	}
 }
 
-// serve handles a query as CoreDNS's server does.
-func (r *request) serve() {
+// serve handles a query as CoreDNS's server does. With mayWait, a reply over TCP waits until the client has read others: the
+// goroutine has a place, of which a client has a share.
+func (r *request) serve(mayWait bool) {
 	b := r.query
 	if len(b) < answers.HeaderLen {
 		return
 	}
-	w := newWriter(r)
+	w := newWriter(r, mayWait)
 	m := new(dns.Msg)
 	action := r.server.accept(b)
 	if action == dns.MsgIgnore {
@@ -95,14 +96,14 @@ type writer struct {
 	origin  datagram // to, for a query over UDP
 	metrics *listenerMetrics
 	remote  net.Addr
-	held    bool // the query has waited for its name: few goroutines answer all of these, and must not wait for a client
+	mayWait bool // see request.serve
 	closed  bool
 	unsent  bool // a reply could not be sent
 	tsig
 }
 
-func newWriter(r *request) *writer {
-	w := &writer{to: r.to, metrics: r.server.metrics, held: r.held}
+func newWriter(r *request, mayWait bool) *writer {
+	w := &writer{to: r.to, metrics: r.server.metrics, mayWait: mayWait}
 	if r.to == &r.origin {
 		w.origin = r.origin
 		w.to = &w.origin
@@ -137,7 +138,7 @@ func (w *writer) Write(b []byte) (int, error) {
 	if w.closed || len(b) == 0 {
 		return 0, net.ErrClosed
 	}
-	if err := w.to.send(b, !w.held); err != nil {
+	if err := w.to.send(b, w.mayWait); err != nil {
 		if !w.unsent { // CoreDNS sends SERVFAIL after a failure
 			w.unsent = true
 			w.metrics.droppedSend.Inc()

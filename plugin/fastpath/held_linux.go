@@ -176,7 +176,7 @@ func newHeld(r *request, counters *block.WaitCounters) *held {
 // request returns the request of a query that does not wait any more.
 func (h *held) request() *request {
 	r, _ := requests.Get().(*request)
-	r.server, r.to, r.Client, r.held = h.server, h.to, h.client, true
+	r.server, r.to, r.Client = h.server, h.to, h.client
 	r.query = append(r.buf[:0], h.query...)
 	if d, ok := h.to.(*datagram); ok {
 		r.origin = *d
@@ -248,7 +248,8 @@ func (t *heldTable) unlink(h *held) {
 	h.counters.Waiting.Dec()
 }
 
-// answered ends the counting of a query for the limits. Until then a released query counts as well: an event releases many.
+// answered ends the counting of a query for the limits, when it is answered or counts in the queue. Until then a released query
+// counts as well: an event releases many.
 func (t *heldTable) answered(h *held) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

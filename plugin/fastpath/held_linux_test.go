@@ -17,16 +17,17 @@ import (
 )
 
 // fakeService is a block.NameAwaiter and a plugin chain: queries wait for names that begin with w, for 20 ms if they begin with
-// wshort.
+// wshort. Names that begin with wshortdead are those of an upstream that does not answer before its end.
 type fakeService struct {
 	watchable
+	upstream chan struct{} // closed at its end
 	timeout  time.Duration
 	exists   sync.Map // names in lower case
 	counters block.WaitCounters
 }
 
 func newFakeService(timeout time.Duration) *fakeService {
-	f := &fakeService{timeout: timeout}
+	f := &fakeService{timeout: timeout, upstream: make(chan struct{})}
 	f.counters.Waiting = prometheus.NewGauge(prometheus.GaugeOpts{Name: "gauge"})
 	for _, c := range []*prometheus.Counter{&f.counters.Answered, &f.counters.TimedOut, &f.counters.Refused} {
 		*c = prometheus.NewCounter(prometheus.CounterOpts{Name: "counter"})
@@ -53,6 +54,9 @@ func (f *fakeService) create(name string) {
 }
 
 func (f *fakeService) answer(w dns.ResponseWriter, m *dns.Msg) {
+	if strings.HasPrefix(m.Question[0].Name, "wshortdead") {
+		<-f.upstream
+	}
 	reply := new(dns.Msg).SetRcode(m, dns.RcodeNameError)
 	if _, exists := f.exists.Load(strings.ToLower(m.Question[0].Name)); exists {
 		reply.Rcode = dns.RcodeSuccess

@@ -11,9 +11,13 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
-// maxHeldWorkers limits the goroutines that answer queries that have waited for a name: an event may end the waiting of all
-// of them. Their answers need no other server.
+// maxHeldWorkers limits the goroutines that answer queries that have waited for a name, or hand them over: an event may end the
+// waiting of all of them, which are more than the queue of the process accepts at a time.
 const maxHeldWorkers = 16
+
+// clusterTime is more than the plugin chain takes for an answer from the data of the cluster. A query that takes longer waits for
+// a place or for another server, as one with a search list does: the goroutine leaves it to the queue.
+const clusterTime = 10 * time.Millisecond
 
 // heldList is a list of queries, linked by next.
 type heldList struct{ first, last *held }
@@ -115,20 +119,31 @@ func (t *heldTable) answerReleased() {
 	output.Flush()
 }
 
-// answer answers a query: from the store, where the first of several queries for a name has left the answer, or by the plugin
-// chain.
+// answer answers a query from the store, where the first of several queries for a name has left the answer, or hands it over to
+// the plugin chain.
 func (h *held) answer(b *batch.Batch, l *lookup) {
+	defer heldQueries.answered(h)
 	r := h.request()
 	if h.result != nil {
 		h.result.Inc()
 	}
 	now := answers.Now()
-	if r.awaits() && !(l.find(h.server, r.query, h.client, now) && l.answer(b, r, now)) {
-		b.Flush() // the chain may take long
-		r.serve()
+	if !r.awaits() || l.find(h.server, r.query, h.client, now) && l.answer(b, r, now) {
+		r.done()
+		return
 	}
-	r.done()
-	heldQueries.answered(h)
+	ended := make(chan struct{})
+	r.ended = ended
+	c := l.route.chain
+	c.handOver(b, r)
+	b.Flush()
+	if c.inProgress(h.client) > maxHeldWorkers {
+		return // some were left to the queue: the client's queries take long
+	}
+	select {
+	case <-ended:
+	case <-time.After(clusterTime):
+	}
 }
 
 // answer sends the stored answer that the last lookup has found, and reports whether there is a form of it for the client.

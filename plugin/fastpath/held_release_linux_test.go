@@ -207,11 +207,7 @@ func TestHeldOfDeafClients(t *testing.T) {
 		c := b.dial(t, "tcp", "127.0.0.1")
 		c.query(t, id, "w.")
 		awaitCount(t, "held queries", int(id)+1, func() int { return b.held(t) })
-		end := serverEnd(t, b.listener, c)
-		end.mu.Lock()
-		end.begin()
-		end.out = append(end.out, make([]byte, maxUnsent+1)...) // never flushed
-		end.mu.Unlock()
+		deafen(serverEnd(t, b.listener, c))
 	}
 	open := b.dial(t, "tcp", "127.0.0.1")
 	open.query(t, 100, "w.")
@@ -237,10 +233,7 @@ func TestHeldOfStalledClients(t *testing.T) {
 	l, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
 		for _, c := range streams.connectionsOf(l) {
 			if c.remote.String() == w.RemoteAddr().String() && m.Question[0].Name == "w." {
-				c.mu.Lock()
-				c.begin()
-				c.out = append(c.out, make([]byte, maxUnsent+1)...) // never flushed
-				c.mu.Unlock()
+				deafen(c)
 			}
 		}
 		f.answer(w, m)
@@ -265,4 +258,26 @@ func TestHeldOfStalledClients(t *testing.T) {
 	awaitCount(t, "held queries", 1, waiting)
 	f.create("w-open.")
 	open.expect(t, 100, dns.RcodeSuccess)
+}
+
+// TestDeadUpstreamBlocksNoWaitingQueriesOfOthers has a client whose queries have waited for names, and then wait for an upstream that
+// does not answer, as with a search list. The queries of another client are answered when their waiting ends.
+func TestDeadUpstreamBlocksNoWaitingQueriesOfOthers(t *testing.T) {
+	forEachNetwork(t, func(t *testing.T, network string) {
+		b := newHeldBed(t, long)
+		t.Cleanup(func() { close(b.upstream) })
+		flood, other := b.dial(t, network, "127.0.0.2"), b.dial(t, network, "127.0.0.3")
+		for id := range uint16(300) {
+			flood.query(t, id, fmt.Sprintf("wshortdead%d.", id))
+		}
+		for id := range uint16(50) {
+			other.query(t, id, fmt.Sprintf("wshort%d.", id))
+		}
+		for range 50 {
+			if m := other.reply(t); m.Rcode != dns.RcodeNameError {
+				t.Fatalf("reply\n%v", m)
+			}
+		}
+		awaitCount(t, "queries that count for the limits", 0, countedHeld)
+	})
 }

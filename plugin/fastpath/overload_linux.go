@@ -177,6 +177,16 @@ func (c *chain) client(address netip.Addr) *client {
 	return cl
 }
 
+// inProgress returns the number of queries in progress of the client with an address.
+func (c *chain) inProgress(address netip.Addr) int {
+	c.queue.mu.Lock()
+	defer c.queue.mu.Unlock()
+	if cl := c.clients[address]; cl != nil {
+		return cl.queries
+	}
+	return 0
+}
+
 // removeIdle removes a client if it has no queries.
 func (c *chain) removeIdle(cl *client) {
 	if cl.running == 0 && cl.waiting == 0 {

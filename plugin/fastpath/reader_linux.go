@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -235,7 +234,7 @@ func (r *reader) flush(fd uintptr, s *server, start time.Duration) {
 	if r.pending == 0 {
 		return
 	}
-	unsent := sendAll(r.socket.senderOr(fd), r.answers[:r.pending], func(i int) {
+	unsent := r.socket.sendAll(fd, r.answers[:r.pending], func(i int, _ unix.Errno) {
 		r.hits[i].rcode = dns.RcodeServerFailure // as prometheus counts a plugin that cannot write its reply
 	})
 	s.metrics.droppedSend.Add(float64(unsent))
@@ -245,14 +244,6 @@ func (r *reader) flush(fd uintptr, s *server, start time.Duration) {
 	}
 	s.metrics.answered.Add(float64(r.pending - unsent))
 	r.pending, r.arena = 0, r.arena[:0]
-}
-
-// sendWait is the maximum time to wait for a full send buffer, in milliseconds.
-const sendWait = 100
-
-func waitWritable(fd int) bool {
-	ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, sendWait) // #nosec G115 -- a descriptor
-	return err == nil && ready == 1 || err == syscall.EINTR
 }
 
 // handOver hands a datagram to the wire handlers or to the plugin chain.

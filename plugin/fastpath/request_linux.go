@@ -31,10 +31,10 @@ type request struct {
 	route *route
 	wire  block.WireHandler
 	block.WireQuery
-	received time.Duration // on the clock of answers.Now
-	result   any           // of the wire handlers, for the plugin chain
-	unnamed  bool          // the stored answer is for the callers at the address of the client, whatever the query
-	held     bool          // the query has waited for its name
+	received time.Duration   // on the clock of answers.Now
+	result   any             // of the wire handlers, for the plugin chain
+	unnamed  bool            // the stored answer is for the callers at the address of the client, whatever the query
+	ended    chan<- struct{} // closed when the query was answered or dropped, nil for none
 
 	chain  *chain
 	client *client
@@ -90,6 +90,9 @@ func (r *request) end() {
 	r.to.ended(r.query)
 	r.server.metrics.inFlight.Dec()
 	r.server.release()
+	if r.ended != nil {
+		close(r.ended)
+	}
 }
 
 // recycle makes the memory of a query available for the next one.

@@ -97,7 +97,7 @@ func (s *sender) send() {
 	}
 	unsent := s.pending
 	_ = s.socket.raw.Control(func(fd uintptr) { // it fails after the socket was closed
-		unsent = sendAll(s.socket.senderOr(fd), s.headers[:s.pending], func(i int) { s.hits[i].rcode = dns.RcodeServerFailure })
+		unsent = s.socket.sendAll(fd, s.headers[:s.pending], func(i int, _ unix.Errno) { s.hits[i].rcode = dns.RcodeServerFailure })
 	})
 	s.server.metrics.droppedSend.Add(float64(unsent))
 	now := answers.Now()
@@ -108,18 +108,25 @@ func (s *sender) send() {
 	s.server, s.pending, s.arena = nil, 0, s.arena[:0]
 }
 
-// sendAll sends datagrams, and returns the number of those that could not be sent, for each of which it calls failed.
-func sendAll(fd uintptr, all []mmsghdr, failed func(i int)) (unsent int) {
-	for sent, waits := 0, true; sent < len(all); {
-		n, errno := sendFirst(fd, all[sent:])
-		switch {
-		case errno == 0:
+// sendAll sends datagrams, given the descriptor of conn, and returns the number of those that could not be sent, for each of which
+// it calls failed. It never waits: when the send buffer is full, which the datagrams to one client can cause, the rest leave by the
+// spare sockets.
+func (s *socket) sendAll(fd uintptr, all []mmsghdr, failed func(i int, errno unix.Errno)) (unsent int) {
+	fd = s.senderOr(fd)
+	for sent, full := 0, false; sent < len(all); {
+		n, errno := 1, unix.EAGAIN
+		if !full {
+			n, errno = sendFirst(fd, all[sent:])
+		}
+		if full = full || errno == unix.EAGAIN; full {
+			n, errno = 1, s.spares.send(all[sent:sent+1])
+		}
+		switch errno {
+		case 0:
 			sent += n
-		case errno == unix.EINTR:
-		case errno == unix.EAGAIN && waits:
-			waits = waitWritable(int(fd)) // #nosec G115 -- a descriptor
+		case unix.EINTR:
 		default: // the first of the rest cannot be sent
-			failed(sent)
+			failed(sent, errno)
 			sent++
 			unsent++
 		}

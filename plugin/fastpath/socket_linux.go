@@ -72,11 +72,12 @@ type socket struct {
 	// sender is the descriptor of a socket with the same address that only sends; -1 without one. Go polls conn for being
 	// writable too, and each answer that leaves it wakes the poll up: 0.5 us of a single answer, 0.14 us of one in a batch.
 	sender int
+	spares *spares // nil for none
 }
 
-// openSockets opens a number of sockets with openBeside, and their senders. On an error, it returns those that are open.
+// openSockets opens a number of sockets with openBeside, their senders and spares. On an error, it returns those that are open.
 //
-// The senders follow the sockets. A sender is connected, and in recent kernels (seen with Linux 6.18) a connected socket
+// The senders and spares follow the sockets. A sender is connected, and in recent kernels (seen with Linux 6.18) a connected socket
 // divides those that were bound before it from those after it: the kernel delivers all datagrams to the last group.
 func openSockets(own *net.UDPConn, wildcard bool, number int) (all []*socket, err error) {
 	for range number {
@@ -90,9 +91,18 @@ func openSockets(own *net.UDPConn, wildcard bool, number int) (all []*socket, er
 	if wildcard { // a detached socket has one address
 		return all, nil
 	}
+	spares := new(spares)
 	for _, s := range all {
-		if err := sockets.Use(s.conn, s.openSender); err != nil {
+		if err := s.openSender(&s.sender); err != nil {
 			log.Warningf("%s: no socket of their own for answers, which costs more CPU time: %v", s.conn.LocalAddr(), err)
+		}
+		s.spares = spares
+		spares.users.Add(1)
+	}
+	for i := range spares.fds {
+		spares.fds[i] = -1
+		if err := all[0].openSender(&spares.fds[i]); err != nil {
+			log.Warningf("%s: a client behind a bandwidth limit may cost others their answers: no spare socket: %v", all[0].conn.LocalAddr(), err)
 		}
 	}
 	return all, nil
@@ -135,20 +145,28 @@ func networkOf(fd int) (network string, v6only int) {
 	return "udp6", v6only
 }
 
-// openSender opens the sender on the address of a socket.
-func (s *socket) openSender(beside sockets.Socket) error {
+// openSender opens a socket on the address of conn that only sends, and sets its descriptor.
+func (s *socket) openSender(sender *int) error {
+	return sockets.Use(s.conn, func(beside sockets.Socket) (err error) {
+		*sender, err = s.openSenderBeside(beside)
+		return err
+	})
+}
+
+// openSenderBeside returns a descriptor, -1 with an error.
+func (s *socket) openSenderBeside(beside sockets.Socket) (fd int, err error) {
 	local, err := unix.Getsockname(beside.FD)
 	if err != nil {
-		return err
+		return -1, err
 	}
 	family := unix.AF_INET
 	network, v6only := networkOf(beside.FD)
 	if network == "udp6" {
 		family = unix.AF_INET6
 	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return -1, err
 	}
 	if err = s.configure(fd, network, v6only); err == nil {
 		err = unix.Bind(fd, local)
@@ -158,10 +176,9 @@ func (s *socket) openSender(beside sockets.Socket) error {
 	}
 	if err != nil {
 		_ = unix.Close(fd) // else it would receive a share of the queries
-		return err
+		return -1, err
 	}
-	s.sender = fd
-	return nil
+	return fd, nil
 }
 
 // senderOr returns the descriptor for answers, given that of conn.
@@ -172,14 +189,17 @@ func (s *socket) senderOr(fd uintptr) uintptr {
 	return fd
 }
 
-// close closes both sockets. The close of conn waits for its users, so that none sends to another file with the sender's
-// descriptor.
+// close closes the sockets. The close of conn waits for its users, so that none sends to another file with the descriptor of the
+// sender or of a spare.
 func (s *socket) close() {
 	if s.conn != nil {
 		_ = s.conn.Close()
 	}
 	if s.sender >= 0 {
 		_ = unix.Close(s.sender)
+	}
+	if s.spares != nil {
+		s.spares.release()
 	}
 }
 
@@ -225,24 +245,19 @@ func clearInterface(control []byte) {
 	}
 }
 
-// send sends an answer; while the kernel's send buffer is full, it waits.
+// send sends an answer, without waiting.
 func (s *socket) send(to *peer, answer []byte) error {
 	vector := unix.Iovec{Base: &answer[0]}
 	vector.SetLen(len(answer))
-	h := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&to.name)), Namelen: to.nameLen, Iov: &vector}
-	h.SetIovlen(1)
+	h := mmsghdr{header: unix.Msghdr{Name: (*byte)(unsafe.Pointer(&to.name)), Namelen: to.nameLen, Iov: &vector}}
+	h.header.SetIovlen(1)
 	if to.controlLen > 0 {
-		h.Control = &to.control[0]
-		h.SetControllen(to.controlLen)
+		h.header.Control = &to.control[0]
+		h.header.SetControllen(to.controlLen)
 	}
-	var errno syscall.Errno
-	err := s.raw.Write(func(fd uintptr) bool {
-		for {
-			_, _, errno = unix.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&h)), unix.MSG_DONTWAIT)
-			if errno != unix.EINTR {
-				return errno != unix.EAGAIN
-			}
-		}
+	var errno unix.Errno
+	err := s.raw.Control(func(fd uintptr) {
+		s.sendAll(fd, []mmsghdr{h}, func(_ int, failed unix.Errno) { errno = failed })
 	})
 	if err == nil && errno != 0 {
 		err = errno

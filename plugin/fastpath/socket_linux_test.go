@@ -1,7 +1,10 @@
 package fastpath
 
 import (
+	"errors"
 	"net"
+	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	ns "github.com/nearside-dns/nearside/test/namespace"
 )
 
 // TestSender sends answers from the second socket of a listener: the client, which is connected, receives them, and the
@@ -157,6 +161,64 @@ func TestQueryOfSender(t *testing.T) {
 	go b.run()
 	b.receive(t)
 	b.finish()
+}
+
+// TestFloodBehindBandwidthLimitCostsNoOtherAnswer has a client whose answers fill the send buffer, since they do not leave the machine,
+// as behind a bandwidth limit: they wait for an address of the link layer. Another client gets the stored answers and the plugin
+// chain's.
+func TestFloodBehindBandwidthLimitCostsNoOtherAnswer(t *testing.T) {
+	ns.Enter(t)
+	ns.Run(t, "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1")
+	ns.Run(t, "ip", "link", "set", "v1", "up")
+	ns.Run(t, "ip", "link", "set", "v0", "up")
+	ns.Run(t, "ip", "address", "add", "10.9.0.1/24", "dev", "v0")
+	if err := os.WriteFile("/proc/sys/net/ipv4/neigh/v0/unres_qlen_bytes", []byte("10000000"), 0); err != nil { // more than the send buffers
+		t.Fatal(err)
+	}
+	b := newBed(t, false)
+	b.reader = newReader(b.listener, newSocketOn(t, "10.9.0.1:53"))
+	b.store(t, &answers.Entry{}, addressReply("hit.test.", 1))
+	if err := b.socket.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	flood := b.peer(t)
+	copy(unsafeIPv4(&flood.name), []byte{10, 9, 0, 2}) // no machine has it
+	for range 10_000 {
+		if err := b.socket.send(&flood, make([]byte, 1000)); errors.Is(err, unix.EAGAIN) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.client = b.unrelated(t, clientOf(&flood.name))
+	for range 50 {
+		b.query(t, question("hit.test."))
+		if m := b.receive(t); m.Rcode != dns.RcodeSuccess {
+			t.Fatalf("reply\n%v", m)
+		}
+		b.query(t, question("miss.test."))
+		if m := b.receive(t); m.Rcode != dns.RcodeRefused {
+			t.Fatalf("reply\n%v", m)
+		}
+	}
+}
+
+// unrelated returns a client with none of the spare sockets of another one.
+func (b *bed) unrelated(t *testing.T, other netip.Addr) *net.UDPConn {
+	t.Helper()
+	a := other.Next()
+	for i, j := b.socket.spares.choose(other); ; a = a.Next() {
+		if k, l := b.socket.spares.choose(a); k != i && k != j && l != i && l != j {
+			break
+		}
+	}
+	ns.Run(t, "ip", "address", "add", a.String()+"/24", "dev", "v0")
+	c, err := net.DialUDP("udp", &net.UDPAddr{IP: a.AsSlice()}, b.socket.conn.LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 // reusePort sets SO_REUSEPORT, as CoreDNS does.

@@ -182,6 +182,77 @@ func TestManyFinalResults(t *testing.T) {
 	}
 }
 
+// TestClientThatDoesNotReadStallsNoOtherReply has final results for a client whose connections do not read their replies. A client
+// over TCP and one over UDP get theirs.
+func TestClientThatDoesNotReadStallsNoOtherReply(t *testing.T) {
+	held := make(chan *block.WireQuery)
+	handler := wireHandler(func(b *batch.Batch, q *block.WireQuery) {
+		if netip.MustParseAddr("127.0.0.2") == q.Client {
+			held <- q
+			return
+		}
+		q.Pass(b, q, &block.StoredResult{})
+	})
+	l, address := newStreamListener(t, echo, withRoute(t, newKeyspace(t), handler), func(s *server) {
+		s.WriteTimeout = time.Hour // no query is answered because a connection was closed
+	})
+	r := newReader(l, newSocket(t))
+	go r.run()
+	t.Cleanup(r.finish)
+	var deaf []*block.WireQuery
+	for range maxFinalWorkers + 4 {
+		c := dialFrom(t, "127.0.0.2", address)
+		if _, err := c.Write(framed(t, 1, "deaf.")); err != nil {
+			t.Fatal(err)
+		}
+		deaf = append(deaf, <-held)
+		deafen(serverEnd(t, l, c))
+	}
+	for _, q := range deaf {
+		q.Pass(new(batch.Batch), q, &block.StoredResult{})
+	}
+	for network, to := range map[string]string{"tcp": address, "udp": r.socket.conn.LocalAddr().String()} {
+		c := dialHeld(t, network, "127.0.0.3", to)
+		c.query(t, 7, "other.")
+		c.expect(t, 7, dns.RcodeSuccess)
+	}
+}
+
+// TestFinalResultsOfOneClientDelayNoOther has thousands of final results of one client before that of another one.
+func TestFinalResultsOfOneClientDelayNoOther(t *testing.T) {
+	f := finalQueue{waiting: map[netip.Addr]*requestList{}, workers: maxFinalWorkers} // none is started
+	result := func(from int) *request {
+		r := new(request)
+		r.Client = clientAddress(from)
+		return r
+	}
+	const many = 2000
+	for range many {
+		f.add(result(1))
+	}
+	other := result(2)
+	f.add(other)
+	if first, second := f.next(), f.next(); first == other || second != other {
+		t.Error("the result of the other client is not the second one")
+	}
+	for n := many - 1; n > 0; n-- {
+		if r := f.next(); r == nil || r.Client != clientAddress(1) {
+			t.Fatalf("a result is lost, %d remain", n)
+		}
+	}
+	if r := f.next(); r != nil || len(f.waiting) > 0 || f.workers != maxFinalWorkers-1 {
+		t.Errorf("after the last result: %v, %d clients, %d workers", r, len(f.waiting), f.workers)
+	}
+}
+
+// deafen makes a connection one whose client has not read its replies for long.
+func deafen(c *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begin()
+	c.out = append(c.out, make([]byte, maxUnsent+1)...) // never flushed
+}
+
 // TestPanicInWireHandler has a handler that panics before, after or while it ends the work on a query: the reader answers the
 // query of another client, and no place remains taken. A handler that answers a query later than its panic ends no other one.
 func TestPanicInWireHandler(t *testing.T) {
