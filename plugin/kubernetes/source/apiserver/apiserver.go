@@ -135,6 +135,7 @@ func (s *Source) Run(ctx context.Context, ix *index.Index) {
 	var wg sync.WaitGroup
 	for _, r := range s.resources {
 		r.records = s.records(r.name, ix)
+		r.health.repeats = s.pace.retries()
 		r.health.begins()
 		wg.Go(func() { s.follow(ctx, r, ix) })
 		wg.Go(func() { r.watchdog(ctx) })

@@ -115,9 +115,14 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 		return nil, apierrors.NewResourceExpired("the watch was frozen")
 	}
 	o.Watch = true
-	w, err := r.request(o, r.accept).Watch(ctx)
+	q := r.request(o, r.accept)
+	if err := r.awaitTurn(ctx, q.URL().Host); err != nil {
+		return nil, err
+	}
+	w, err := q.Watch(ctx)
 	if err != nil {
 		r.health.failed(err)
+		r.health.watchFailed()
 		if r.health.mayWait() {
 			err = overloaded(err)
 		}

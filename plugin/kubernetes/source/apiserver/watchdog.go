@@ -6,6 +6,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -46,6 +47,10 @@ type health struct {
 	behind  time.Time // since when changes may be missing, zero while a watch reports them
 	probed  time.Time // when the server last answered a probe
 	unheard bool      // the server has not answered the last probe
+
+	repeats, backoff wait.Backoff  // the pauses before a watch is repeated, from the first one, and the present ones
+	pause            time.Duration // the one after the next watch that fails
+	notBefore        time.Time     // the next watch is requested
 }
 
 func newHealth() *health { return &health{now: time.Now} }
@@ -56,6 +61,7 @@ type tracked struct {
 	health *health
 	opened time.Time
 	behind time.Time // that of health before
+	list   bool      // it began with a list, which has not been stored
 }
 
 // opened records that a watch is open. list is true if it begins with a list: changes may be missing until that is complete, and
@@ -65,7 +71,7 @@ func (h *health) opened(w watch.Interface, list bool) watch.Interface {
 	defer h.mu.Unlock()
 	h.moved = h.now()
 	uncertain := h.isUncertain()
-	h.current = &tracked{w, h, h.moved, h.behind}
+	h.current = &tracked{w, h, h.moved, h.behind, list}
 	h.denied, h.unheard = false, false
 	if !list && !uncertain {
 		h.behind = time.Time{}
@@ -82,6 +88,7 @@ func (t *tracked) Stop() {
 		t.health.current = nil
 		t.health.closed = t.health.now()
 		t.health.fallsBehind(t)
+		t.health.watchEnds(t)
 	}
 }
 
@@ -110,6 +117,10 @@ func (h *health) synced() {
 	h.inStep = true
 	h.absent = false
 	h.relist = false
+	h.progresses()
+	if h.current != nil {
+		h.current.list = false
+	}
 }
 
 // missing records that the server does not have the resource.
@@ -175,6 +186,7 @@ func (h *health) status(resource string) source.Status {
 func (h *health) begins() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.progresses()
 	h.closed = h.now()
 	h.behind = h.closed
 }
