@@ -43,6 +43,7 @@ type health struct {
 	inStep  bool      // a list has been stored since the server has the resource
 	frozen  bool
 	relist  bool // watches are refused until a list has been stored
+	endless bool // a streamed list did not end: the next list is not streamed
 
 	behind  time.Time // since when changes may be missing, zero while a watch reports them
 	probed  time.Time // when the server last answered a probe
@@ -116,7 +117,7 @@ func (h *health) synced() {
 	defer h.mu.Unlock()
 	h.inStep = true
 	h.absent = false
-	h.relist = false
+	h.relist, h.endless = false, false
 	h.progresses()
 	if h.current != nil {
 		h.current.list = false
@@ -203,6 +204,13 @@ func (h *health) failed(err error) {
 		h.closed = h.now()
 		h.behind = h.closed
 	}
+}
+
+// attemptFailed records the error of a request that client-go repeats.
+func (h *health) attemptFailed(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failure = err
 }
 
 // listsAnew reports whether the next list must be read from the server's database, not from the cache behind a frozen
