@@ -12,6 +12,9 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
+// maxName is the maximum length of a fully qualified name in characters. In wire form it has one octet more (RFC 1035, section 2.3.4).
+const maxName = 254
+
 // nsLabel is the label of the server below the apex name.
 const nsLabel = "ns1"
 
@@ -151,6 +154,9 @@ func (e *External) srvRecords(q *query, owner, service string, targets []exposed
 			name = t.Host
 		case t.Endpoint != "":
 			name = t.Endpoint + "." + service
+		}
+		if len(name) > maxName {
+			continue
 		}
 		if isNew(record{name: name, port: t.Port}) {
 			m.Answer = append(m.Answer, &dns.SRV{Hdr: e.header(owner, dns.TypeSRV), Weight: weight, Port: uint16(t.Port), Target: name}) // #nosec G115 -- 1 to 65535
