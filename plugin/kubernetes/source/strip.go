@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	netutils "k8s.io/utils/net"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
@@ -134,12 +135,20 @@ func port(name string, protocol corev1.Protocol, number int32, skip skippedObjec
 
 // address parses an IP address as DNS can carry it: without a zone, and IPv4 inside of IPv6 as IPv4.
 func address(text string, skip skippedObject) (netip.Addr, bool) {
-	a, err := netip.ParseAddr(text)
-	if err != nil || a.Zone() != "" {
+	a, ok := parseAddress(text)
+	if !ok {
 		skip.part("address", fmt.Sprintf("%q is not an IP address", text))
-		return netip.Addr{}, false
 	}
-	return a.Unmap(), true
+	return a, ok
+}
+
+// parseAddress parses an IP address as Kubernetes does: octets with leading zeros, which API servers before 1.36 store, are decimal.
+func parseAddress(text string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		a, _ = netip.AddrFromSlice(netutils.ParseIPSloppy(text))
+	}
+	return a.Unmap(), a.IsValid() && a.Zone() == ""
 }
 
 // Slice returns the record of an EndpointSlice with its ready endpoints, or nil if it belongs to no object that is read

@@ -44,6 +44,8 @@ func TestStripService(t *testing.T) {
 		{"one ClusterIP, as old servers have it", corev1.ServiceSpec{ClusterIP: "10.0.0.1"}, &index.Service{IPs: addresses("10.0.0.1")}},
 		{"no ClusterIP yet", corev1.ServiceSpec{}, &index.Service{IPs: []netip.Addr{}}},
 		{"an address that does not parse", corev1.ServiceSpec{ClusterIPs: []string{"10.0.0.256", "10.0.0.2"}}, &index.Service{IPs: addresses("10.0.0.2")}},
+		{"leading zeros, which API servers before 1.36 store and read as decimal", corev1.ServiceSpec{ClusterIPs: []string{"10.010.0.08", "::ffff:010.0.0.9"}},
+			&index.Service{IPs: addresses("10.10.0.8", "10.0.0.9")}},
 		{"IPv4 inside of IPv6", corev1.ServiceSpec{ClusterIPs: []string{"::ffff:10.0.0.3"}}, &index.Service{IPs: addresses("10.0.0.3")}},
 		{"an address with a zone", corev1.ServiceSpec{ClusterIPs: []string{"fe80::1%eth0"}}, &index.Service{IPs: []netip.Addr{}}},
 		{"headless", corev1.ServiceSpec{ClusterIP: "None", ClusterIPs: []string{"None"}, Ports: http}, &index.Service{Kind: index.Headless, Ports: stripped}},
