@@ -50,8 +50,8 @@ type health struct {
 	unheard bool      // the server has not answered the last probe
 
 	repeats, backoff wait.Backoff  // the pauses before a watch is repeated, from the first one, and the present ones
-	pause            time.Duration // the one after the next watch that fails
-	notBefore        time.Time     // the next watch is requested
+	pause            time.Duration // after the next watch without progress
+	notBefore        time.Time     // when the next watch may be requested
 }
 
 func newHealth() *health { return &health{now: time.Now} }
