@@ -3,6 +3,7 @@ package external
 import (
 	"context"
 	"net/netip"
+	"slices"
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin/pkg/dnsutil"
@@ -11,6 +12,9 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/exposed"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
+
+// maxName is the maximum length of a fully qualified name in characters. In wire form it has one octet more (RFC 1035, section 2.3.4).
+const maxName = 254
 
 // nsLabel is the label of the server below the apex name.
 const nsLabel = "ns1"
@@ -96,8 +100,10 @@ func addressType(a netip.Addr) uint16 {
 	return dns.TypeAAAA
 }
 
-// records adds the records of targets, each once. service is the full name of their Service.
+// records adds the records of targets, each once. service is the full name of their Service. A CNAME is alone (RFC 1034, section 3.6.2): it is
+// that of the first host of a Service without addresses.
 func (e *External) records(q *query, owner, service string, targets []exposed.Target, m *dns.Msg) {
+	isAddress := func(t exposed.Target) bool { return t.Host == "" }
 	switch q.qtype {
 	case dns.TypeA, dns.TypeAAAA, dns.TypeCNAME:
 	case dns.TypeSRV:
@@ -106,21 +112,19 @@ func (e *External) records(q *query, owner, service string, targets []exposed.Ta
 	default:
 		return
 	}
-	seen := map[exposed.Target]bool{}
-	for _, t := range targets {
-		t = exposed.Target{Addr: t.Addr, Host: t.Host}
-		if seen[t] {
-			continue
+	if len(targets) > 0 && !slices.ContainsFunc(targets, isAddress) {
+		host := targets[0].Host
+		m.Answer = append(m.Answer, &dns.CNAME{Hdr: e.header(owner, dns.TypeCNAME), Target: host})
+		if q.qtype != dns.TypeCNAME {
+			records, truncated := e.resolve(q, host, q.qtype)
+			m.Answer, m.Truncated = append(m.Answer, records...), truncated
 		}
-		seen[t] = true
-		switch {
-		case t.Host != "":
-			m.Answer = append(m.Answer, &dns.CNAME{Hdr: e.header(owner, dns.TypeCNAME), Target: t.Host})
-			if q.qtype != dns.TypeCNAME {
-				records, truncated := e.resolve(q, t.Host, q.qtype)
-				m.Answer, m.Truncated = append(m.Answer, records...), m.Truncated || truncated
-			}
-		case addressType(t.Addr) == q.qtype:
+		return
+	}
+	seen := map[netip.Addr]bool{}
+	for _, t := range targets {
+		if isAddress(t) && addressType(t.Addr) == q.qtype && !seen[t.Addr] {
+			seen[t.Addr] = true
 			m.Answer = append(m.Answer, e.addressRecord(owner, t.Addr))
 		}
 	}
@@ -151,6 +155,9 @@ func (e *External) srvRecords(q *query, owner, service string, targets []exposed
 			name = t.Host
 		case t.Endpoint != "":
 			name = t.Endpoint + "." + service
+		}
+		if len(name) > maxName {
+			continue
 		}
 		if isNew(record{name: name, port: t.Port}) {
 			m.Answer = append(m.Answer, &dns.SRV{Hdr: e.header(owner, dns.TypeSRV), Weight: weight, Port: uint16(t.Port), Target: name}) // #nosec G115 -- 1 to 65535

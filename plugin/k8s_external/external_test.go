@@ -168,8 +168,8 @@ func TestHostsInALoop(t *testing.T) {
 	through := &itself{t: t, handler: e}
 	e.upstream = through
 	m := ask(t, context.Background(), e, "host.shop.example.org A")
-	if len(m.Answer) == 0 || through.queries != 2+4+8 {
-		t.Errorf("%d queries, want 2 for each of the names at three levels; reply %v", through.queries, m)
+	if len(m.Answer) == 0 || through.queries != 3 {
+		t.Errorf("%d queries, want one for the name at each of three levels; reply %v", through.queries, m)
 	}
 	if m := ask(t, context.Background(), e, "portly.shop.example.org A"); len(m.Answer) != 1 {
 		t.Errorf("another name: %v", m)
@@ -204,4 +204,53 @@ func FuzzServeDNS(f *testing.F) {
 			t.Errorf("denial without a SOA record: %v", m)
 		}
 	})
+}
+
+// TestCNAMEIsAlone: resolvers differ in their use of an answer with a CNAME beside other records. A load balancer with addresses has those, one
+// with several hosts has the first of them as CNAME; SRV has all.
+func TestCNAMEIsAlone(t *testing.T) {
+	e, c := serving(t, "k8s_external example.org")
+	first, second := exposed.Target{Host: "lb.example.net."}, exposed.Target{Host: "lb2.example.net."}
+	in := func(service string, targets ...exposed.Target) {
+		for i, target := range targets {
+			targets[i] = tcp(target, "http", 80)
+		}
+		c.targets[exposed.Name{Namespace: "shop", Service: service}] = targets
+	}
+	in("both", exposed.Target{Addr: addr("192.0.2.1")}, first)
+	in("hosts", first, second, first)
+	for _, tc := range []struct {
+		ask  string
+		want []string
+	}{
+		{"both.shop.example.org. A", []string{"both.shop.example.org. 5 IN A 192.0.2.1"}},
+		{"both.shop.example.org. AAAA", nil},
+		{"both.shop.example.org. CNAME", nil},
+		{"_http._tcp.both.shop.example.org. A", []string{"_http._tcp.both.shop.example.org. 5 IN A 192.0.2.1"}},
+		{"both.shop.example.org. SRV", []string{"both.shop.example.org. 5 IN SRV 0 50 80 both.shop.example.org.", "both.shop.example.org. 5 IN SRV 0 50 80 lb.example.net."}},
+		{"hosts.shop.example.org. A", []string{"hosts.shop.example.org. 5 IN CNAME lb.example.net.", "lb.example.net. 60 IN A 198.51.100.1"}},
+		{"hosts.shop.example.org. AAAA", []string{"hosts.shop.example.org. 5 IN CNAME lb.example.net."}},
+		{"hosts.shop.example.org. CNAME", []string{"hosts.shop.example.org. 5 IN CNAME lb.example.net."}},
+		{"hosts.shop.example.org. SRV", []string{"hosts.shop.example.org. 5 IN SRV 0 33 80 lb.example.net.", "hosts.shop.example.org. 5 IN SRV 0 33 80 lb2.example.net."}},
+		{"host.shop.example.org. A", []string{"host.shop.example.org. 5 IN CNAME lb.example.net.", "lb.example.net. 60 IN A 198.51.100.1"}},
+	} {
+		t.Run(tc.ask, func(t *testing.T) {
+			m := ask(t, t.Context(), e, tc.ask)
+			if got := texts(m.Answer); !slices.Equal(got, tc.want) || m.Rcode != dns.RcodeSuccess {
+				t.Errorf("%s, answer %q, want %q", dns.RcodeToString[m.Rcode], got, tc.want)
+			}
+		})
+	}
+	cnames := 0
+	for _, r := range transferred(t, e, "example.org.", 0) {
+		switch owner := r.Header().Name; {
+		case r.Header().Rrtype == dns.TypeCNAME && owner == "both.shop.example.org.":
+			t.Errorf("transferred %v beside an address", r)
+		case r.Header().Rrtype == dns.TypeCNAME && owner == "hosts.shop.example.org.":
+			cnames++
+		}
+	}
+	if cnames != 1 {
+		t.Errorf("%d CNAMEs of one name are transferred, want 1", cnames)
+	}
 }

@@ -88,8 +88,12 @@ func (e *External) transferServices(zone string, out chan<- []dns.RR) {
 	}
 }
 
-// transferName returns the records of a name with the given types.
+// transferName returns the records of a name with the given types. A name that is too long has none: a message with it would end the
+// transfer.
 func (e *External) transferName(owner, service string, targets []exposed.Target, types ...uint16) []dns.RR {
+	if len(owner) > maxName {
+		return nil
+	}
 	m := new(dns.Msg)
 	for _, qtype := range types {
 		e.records(&query{ctx: context.Background(), qtype: qtype}, owner, service, targets, m)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/coredns/coredns/plugin/transfer"
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/exposed"
 )
 
 // transferred returns the records of a transfer.
@@ -74,6 +76,39 @@ func TestTransfer(t *testing.T) {
 			t.Errorf("%d records", n)
 		}
 	})
+}
+
+// carries returns an error if a message cannot be sent, or not be read: names of more than 255 octets are packed.
+func carries(m *dns.Msg) error {
+	wire, err := m.Pack()
+	if err != nil {
+		return err
+	}
+	return new(dns.Msg).Unpack(wire)
+}
+
+// TestTransfer_LongNames: a name that is too long for a message does not keep the others from secondaries.
+func TestTransfer_LongNames(t *testing.T) {
+	n63 := strings.Repeat("n", 63)
+	zone := strings.Repeat("z", 60) + ".example."
+	e, c := serving(t, "k8s_external "+zone+" 10.in-addr.arpa {\nheadless\n}")
+	deep := exposed.Name{Namespace: n63, Service: n63}
+	c.headless[deep] = []exposed.Target{tcp(exposed.Target{Addr: addr("10.1.0.1"), Endpoint: n63}, n63[:62], 80)}
+	c.targets[exposed.Name{Namespace: n63, Service: n63[:62]}] = []exposed.Target{tcp(exposed.Target{Addr: addr("10.1.0.2")}, n63[:62], 80)}
+	for _, z := range []string{zone, "10.in-addr.arpa."} {
+		records := transferred(t, e, z, 0)
+		for _, r := range records {
+			if err := carries(&dns.Msg{Answer: []dns.RR{r}}); err != nil {
+				t.Errorf("AXFR of %s fails for %v: %v", z, r, err)
+			}
+		}
+		if z == zone && !slices.Contains(texts(records), "_http._tcp.web.shop."+zone+" 5 IN SRV 0 50 80 web.shop."+zone) {
+			t.Errorf("AXFR of %s lacks another Service:\n%s", z, strings.Join(texts(records), "\n"))
+		}
+	}
+	if err := carries(ask(t, t.Context(), e, n63+"."+n63+"."+zone+" SRV")); err != nil {
+		t.Errorf("the reply to a query: %v", err)
+	}
 }
 
 func TestNoTransfer(t *testing.T) {

@@ -188,36 +188,44 @@ func (k *Kubernetes) cname(owner, target string) *dns.CNAME {
 	return &dns.CNAME{Hdr: k.header(owner, dns.TypeCNAME), Target: target}
 }
 
-// follow resolves the target of an ExternalName: from the index if it is in the zone, else by a query through the server. As
-// in CoreDNS, the answer is only the CNAME if another server has no records of the target, and empty if a target in the zone
-// has no address.
+// follow resolves the target of an ExternalName: from the index if it is in the zone, else by a query through the server, also for a name
+// that option fallthrough leaves to the next plugin. As in CoreDNS, the answer is only the CNAME if another server has no records of the
+// target, and empty if a target of this plugin has no address.
 func (k *Kubernetes) follow(q *query, target string, chain []dns.RR) (records []dns.RR, truncated bool) {
 	link := k.cname(q.owner, target)
 	if plugin.Name(q.owner).Matches(target) || len(chain) > maxChain || dnsutil.DuplicateCNAME(link, chain) {
 		return nil, false
 	}
-	if !dns.IsSubDomain(q.zone, target) || k.isClusterset(plugin.Zones(k.Zones).Matches(strings.ToLower(target))) {
-		q.dependencies.onUntracked() // the target, a name of another server
-		q.explained.external(target)
-		state := q.state
-		state.Req = searchlist.WithoutOption(state.Req) // the search list does not apply to the target
-		reply, err := k.upstream.Lookup(q.ctx, state, target, q.qtype)
-		if err != nil || reply == nil {
-			return nil, false
-		}
-		return append([]dns.RR{link}, reply.Answer...), reply.Truncated
+	name := strings.ToLower(target)
+	if !dns.IsSubDomain(q.zone, target) || k.isClusterset(plugin.Zones(k.Zones).Matches(name)) {
+		return k.lookup(q, link)
 	}
 	next := *q
 	next.owner = target
-	name := strings.ToLower(target)
 	f := k.find(name, q.zone, q.dependencies)
 	q.explained.found(&next, &f, name, q.zone)
+	if f.kind == notFound && k.Fall.Through(name) {
+		return k.lookup(q, link)
+	}
 	q.dependencies.onNodes(&f)
 	rest, truncated := k.addressRecords(&next, f, append(chain, link))
 	if len(rest) == 0 {
 		return nil, truncated
 	}
 	return append([]dns.RR{link}, rest...), truncated
+}
+
+// lookup returns a CNAME, and the records of its target by a query through the server.
+func (k *Kubernetes) lookup(q *query, link *dns.CNAME) (records []dns.RR, truncated bool) {
+	q.dependencies.onUntracked() // the target, a name of another server
+	q.explained.external(link.Target)
+	state := q.state
+	state.Req = searchlist.WithoutOption(state.Req) // the search list does not apply to the target
+	reply, err := k.upstream.Lookup(q.ctx, state, link.Target, q.qtype)
+	if err != nil || reply == nil {
+		return nil, false
+	}
+	return append([]dns.RR{link}, reply.Answer...), reply.Truncated
 }
 
 // srvTarget is an SRV record before its weight is calculated.

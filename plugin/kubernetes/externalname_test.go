@@ -112,6 +112,28 @@ func TestExternalName_Chase(t *testing.T) {
 	)
 }
 
+// TestExternalName_TargetOfTheNextPlugin: with fallthrough, the next plugin may have a target in the zone. The answer has the CNAME
+// whether it has or not, and other names of the zone are answered as before.
+func TestExternalName_TargetOfTheNextPlugin(t *testing.T) {
+	k := answering(t, "kubernetes cluster.local {\nfallthrough svc.cluster.local\n}",
+		namespace("shop"), service("shop", "web", []string{"10.0.0.1"}, tcp("http", 80)),
+		externalName("shop", "ext", "DB.hosts.svc.cluster.local"), externalName("shop", "ext2", "ext.shop.svc.cluster.local"),
+		externalName("shop", "dead", "none.shop.svc.cluster.local"), externalName("shop", "four", "web.shop.svc.cluster.local"),
+		externalName("shop", "apart", "none.cluster.local"))
+	k.upstream = upstreamOf(t, "db.hosts.svc.cluster.local. 60 IN A 192.0.2.1")
+	link, record := "ext.shop.svc.cluster.local. 5 IN CNAME DB.hosts.svc.cluster.local.", "db.hosts.svc.cluster.local. 60 IN A 192.0.2.1"
+	check(t, k,
+		lookup{name: "address", ask: "ext.shop.svc.cluster.local A", answer: []string{link, record}},
+		lookup{name: "in two steps", ask: "ext2.shop.svc.cluster.local A", answer: []string{
+			"ext2.shop.svc.cluster.local. 5 IN CNAME ext.shop.svc.cluster.local.", link, record}},
+		lookup{name: "other family", ask: "ext.shop.svc.cluster.local AAAA", answer: []string{link}},
+		lookup{name: "unknown to the next plugin, too", ask: "dead.shop.svc.cluster.local A", answer: []string{
+			"dead.shop.svc.cluster.local. 5 IN CNAME none.shop.svc.cluster.local."}},
+		lookup{name: "family that a target of this plugin lacks", ask: "four.shop.svc.cluster.local AAAA"},
+		lookup{name: "target without fallthrough", ask: "apart.shop.svc.cluster.local A"},
+	)
+}
+
 // Eleven CNAMEs are followed, as in CoreDNS, whose limit of 10 does not count the last one.
 func TestExternalName_Depth(t *testing.T) {
 	chain := func(n int) *Kubernetes {

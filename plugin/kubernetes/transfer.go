@@ -102,8 +102,12 @@ func (k *Kubernetes) transferEndpoints(zone, service string, f result, out chan<
 	}
 }
 
-// transferName returns the records of a name with the given types, not filtered by caller.
+// transferName returns the records of a name with the given types, not filtered by caller. A name that is too long has none: a message
+// with it would end the transfer.
 func (k *Kubernetes) transferName(zone, owner string, f result, types ...uint16) (records []dns.RR) {
+	if len(owner) > maxName {
+		return nil
+	}
 	f.policy = topology.Policy{}
 	for _, t := range types {
 		m := new(dns.Msg)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/coredns/coredns/plugin/transfer"
@@ -68,6 +69,56 @@ func TestTransfer_Services(t *testing.T) {
 		"_http._tcp.web.shop.svc.cluster.local. 5 IN SRV 0 50 80 web.shop.svc.cluster.local.",
 		"_http._udp.web.shop.svc.cluster.local. 5 IN SRV 0 50 80 web.shop.svc.cluster.local.",
 	})
+}
+
+// carries returns an error if a message cannot be sent, or not be read: names of more than 255 octets are packed.
+func carries(m *dns.Msg) error {
+	wire, err := m.Pack()
+	if err != nil {
+		return err
+	}
+	return new(dns.Msg).Unpack(wire)
+}
+
+// TestTransfer_LongPortNames: the API server accepts names of ports of 63 characters, whose label has an underscore more. A user of one
+// namespace does not keep the zone from secondaries: only the records that no message can carry are left out.
+func TestTransfer_LongPortNames(t *testing.T) {
+	n63 := strings.Repeat("n", 63)
+	long, fits := tcp(n63, 80), tcp(n63[:62], 81)
+	zone := strings.Repeat("z", 50) + ".example."
+	db, deep := service("shop", "db", headless, long), service(n63, n63, headless, fits)
+	k := importing(t, "kubernetes "+zone+" cluster.local clusterset.local 10.in-addr.arpa {\nmulticluster clusterset.local\n}",
+		namespace("shop"), namespace(n63), db, slice(db, "a", endpoint("10.1.0.1")),
+		deep, slice(deep, "a", endpoint("10.1.0.2", hostname(n63))), service(n63, n63[:62], []string{"10.0.0.3"}, fits),
+		service("shop", "web", []string{"10.0.0.1"}, long, fits), service("shop", "other", []string{"10.0.0.2"}, tcp("http", 80)),
+		imported("shop", "web", []string{"10.100.0.1"}, long, tcp("http", 80)))
+	for _, z := range []string{"cluster.local.", "clusterset.local.", zone, "10.in-addr.arpa."} {
+		records := transferred(t, k, z)
+		for _, r := range records {
+			if err := carries(&dns.Msg{Answer: []dns.RR{r}}); err != nil {
+				t.Errorf("AXFR of %s fails for %v: %v", z, r, err)
+			}
+		}
+		got := strings.Join(texts(records), "\n")
+		for _, want := range map[string][]string{
+			"cluster.local.": {
+				"_" + n63[:62] + "._tcp.web.shop.svc.cluster.local. 5 IN SRV 0 100 81 web.shop.svc.cluster.local.",
+				"web.shop.svc.cluster.local. 5 IN SRV 0 50 80 web.shop.svc.cluster.local.",
+				"db.shop.svc.cluster.local. 5 IN SRV 0 100 80 10-1-0-1.db.shop.svc.cluster.local.",
+				"_http._tcp.other.shop.svc.cluster.local. 5 IN SRV 0 100 80 other.shop.svc.cluster.local.",
+			},
+			"clusterset.local.": {
+				"web.shop.svc.clusterset.local. 5 IN SRV 0 50 80 web.shop.svc.clusterset.local.",
+				"_http._tcp.web.shop.svc.clusterset.local. 5 IN SRV 0 100 80 web.shop.svc.clusterset.local.",
+			},
+			"10.in-addr.arpa.": {"2.0.0.10.in-addr.arpa. 5 IN PTR other.shop.svc." + zone},
+			zone:               {"_http._tcp.other.shop.svc." + zone + " 5 IN SRV 0 100 80 other.shop.svc." + zone},
+		}[z] {
+			if !strings.Contains(got, want) {
+				t.Errorf("AXFR of %s lacks %s:\n%s", z, want, got)
+			}
+		}
+	}
 }
 
 func TestTransfer_ReverseZones(t *testing.T) {

@@ -347,3 +347,21 @@ func twoZones(s *discoveryv1.EndpointSlice) bool {
 	}
 	return false
 }
+
+// aliasOfNext reports whether our answer is the CNAMEs to a name of the zone that falls through, and the records of that name, where CoreDNS
+// has none.
+func (d *difference) aliasOfNext() bool {
+	if !d.stock.nodata() || !d.ours.records() {
+		return false
+	}
+	records, name := d.ours.reply.Answer, d.q.name
+	for len(records) > 0 && d.zoneOf(name) != "" {
+		link, ok := records[0].(*dns.CNAME)
+		if !ok || !strings.EqualFold(link.Hdr.Name, name) {
+			break
+		}
+		records, name = records[1:], link.Target
+	}
+	target := d.again(name, d.q.qtype)
+	return name != d.q.name && d.fallsThrough(name) && target.explained() && target.denied(target.ours) && asText(records) == target.ours.sections[0]
+}

@@ -38,6 +38,14 @@ var explanations = []explained{
 			m.Answer, m.Ns = d.ours.Answer, nil
 		}
 	}},
+	{"CoreDNS has CNAMEs beside other records, or several", func(d *difference, m *dns.Msg) {
+		addresses, hosts := d.external()
+		alone := addresses > 0 && !hasType(d.ours, dns.TypeCNAME) || addresses == 0 && hosts > 1 && hasType(d.ours, dns.TypeCNAME)
+		extra := slices.ContainsFunc(d.ours.Answer, func(rr dns.RR) bool { return !has(m, rr) })
+		if hosts > 0 && hasType(m, dns.TypeCNAME) && alone && !extra {
+			m.Answer, m.Ns = d.ours.Answer, d.ours.Ns
+		}
+	}},
 	{"CoreDNS has names for a load balancer without an address and a host", func(d *difference, m *dns.Msg) {
 		if !d.ofReverseZone() && strings.Contains(strings.ToLower(d.q.Name), pending+".default.") && d.ours.Rcode == dns.RcodeNameError {
 			m.Rcode, m.Authoritative, m.Answer, m.Ns = d.ours.Rcode, d.ours.Authoritative, nil, d.ours.Ns
@@ -98,6 +106,27 @@ func hasType(m *dns.Msg, rrtype uint16) bool {
 }
 
 func has(m *dns.Msg, rr dns.RR) bool { return find(m, rr) != nil }
+
+// external returns the number of external addresses and of hosts of the Service in the question.
+func (d *difference) external() (addresses, hosts int) {
+	labels := dns.SplitDomainName(strings.TrimSuffix(strings.ToLower(d.q.Name), strings.ToLower(d.p.zoneOf(d.q.Name))))
+	for _, o := range d.objs {
+		s, ok := o.(*corev1.Service)
+		if !ok || len(labels) < 2 || s.Namespace != labels[len(labels)-1] || s.Name != labels[len(labels)-2] {
+			continue
+		}
+		addresses = len(s.Spec.ExternalIPs)
+		for _, in := range s.Status.LoadBalancer.Ingress {
+			switch {
+			case in.IP != "":
+				addresses++
+			case in.Hostname != "":
+				hosts++
+			}
+		}
+	}
+	return addresses, hosts
+}
 
 // hasNamespace reports whether a namespace exists.
 func (d *difference) hasNamespace(name string) bool {

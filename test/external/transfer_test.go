@@ -83,6 +83,9 @@ var explainedRecords = []explainedRecord{
 	{"CoreDNS transfers one SRV record of each name, and with another weight than in answers", func(r *onlyRecord) bool {
 		return strings.Contains(r.text, " in srv ")
 	}},
+	{"CoreDNS transfers CNAMEs beside other records, or several", func(r *onlyRecord) bool {
+		return r.fromStock && strings.Contains(r.text, " in cname ") && !strings.HasSuffix(r.text, " in cname .")
+	}},
 	{"CoreDNS transfers records of a host that it has no name of", func(r *onlyRecord) bool {
 		return r.fromStock && (strings.HasSuffix(r.text, " in aaaa") || strings.HasSuffix(r.text, " in cname ."))
 	}},

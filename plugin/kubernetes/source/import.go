@@ -33,7 +33,7 @@ func (s Stripper) Import(o *mcsv1beta1.ServiceImport) *index.Service {
 	}
 	for i := range o.Spec.Ports {
 		if p := &o.Spec.Ports[i]; validPort(p, skip) {
-			r.Ports = append(r.Ports, port(p.Name, p.Protocol, p.Port))
+			r.Ports = append(r.Ports, port(p.Name, p.Protocol, p.Port, skip))
 		}
 	}
 	return r
@@ -46,7 +46,7 @@ func validPort(p *mcsv1beta1.ServicePort, skip skippedObject) bool {
 		skip.part("port", fmt.Sprintf("%d is not a number from 1 to 65535", p.Port))
 	case p.Name != "" && !isLabel(strings.ToLower(p.Name)):
 		skip.part("port", fmt.Sprintf("%q is not a DNS label", p.Name))
-	case p.Protocol != "" && !isLabel(strings.ToLower(string(p.Protocol))):
+	case p.Protocol != "" && (len(p.Protocol) > maxPortLabel || !isLabel(strings.ToLower(string(p.Protocol)))):
 		skip.part("port", fmt.Sprintf("%q is not a protocol", p.Protocol))
 	default:
 		return true

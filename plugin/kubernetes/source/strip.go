@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	netutils "k8s.io/utils/net"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
@@ -56,7 +57,7 @@ func (s Stripper) Service(o *corev1.Service) *index.Service {
 	}
 	for i := range o.Spec.Ports {
 		p := &o.Spec.Ports[i]
-		r.Ports = append(r.Ports, port(p.Name, p.Protocol, p.Port))
+		r.Ports = append(r.Ports, port(p.Name, p.Protocol, p.Port, skip))
 	}
 	return r
 }
@@ -112,10 +113,18 @@ func externalName(name string, skip skippedObject) string {
 	return dns.Fqdn(strings.Clone(name))
 }
 
-// port returns the record of a port. A missing protocol is TCP, as in the API.
-func port(name string, protocol corev1.Protocol, number int32) index.Port {
+// maxPortLabel is the maximum length of the name and the protocol of a port: an underscore precedes them in a label of at most 63 octets
+// (RFC 1035, section 2.3.4). The API server accepts names of 63.
+const maxPortLabel = 62
+
+// port returns the record of a port, without its name if no label can have that. A missing protocol is TCP, as in the API.
+func port(name string, protocol corev1.Protocol, number int32, skip skippedObject) index.Port {
 	if protocol == "" {
 		protocol = corev1.ProtocolTCP
+	}
+	if len(name) > maxPortLabel {
+		skip.part("port name", fmt.Sprintf("%q has more than %d characters, and an underscore precedes it in a label", name, maxPortLabel))
+		name = ""
 	}
 	return index.Port{
 		Name:     index.NewSymbol(strings.ToLower(name)),
@@ -126,12 +135,20 @@ func port(name string, protocol corev1.Protocol, number int32) index.Port {
 
 // address parses an IP address as DNS can carry it: without a zone, and IPv4 inside of IPv6 as IPv4.
 func address(text string, skip skippedObject) (netip.Addr, bool) {
-	a, err := netip.ParseAddr(text)
-	if err != nil || a.Zone() != "" {
+	a, ok := parseAddress(text)
+	if !ok {
 		skip.part("address", fmt.Sprintf("%q is not an IP address", text))
-		return netip.Addr{}, false
 	}
-	return a.Unmap(), true
+	return a, ok
+}
+
+// parseAddress parses an IP address as Kubernetes does: octets with leading zeros, which API servers before 1.36 store, are decimal.
+func parseAddress(text string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		a, _ = netip.AddrFromSlice(netutils.ParseIPSloppy(text))
+	}
+	return a.Unmap(), a.IsValid() && a.Zone() == ""
 }
 
 // Slice returns the record of an EndpointSlice with its ready endpoints, or nil if it belongs to no object that is read
@@ -168,7 +185,7 @@ func (s Stripper) slice(o *discoveryv1.EndpointSlice, selects func(*discoveryv1.
 		Cluster:   cluster,
 	}
 	for i := range o.Ports {
-		r.Ports = append(r.Ports, slicePort(&o.Ports[i]))
+		r.Ports = append(r.Ports, slicePort(&o.Ports[i], skip))
 	}
 	scratch := endpointScratch.Get().(*[]index.Endpoint)
 	defer endpointScratch.Put(scratch)
@@ -195,7 +212,7 @@ func (s Stripper) serviceOf(o *discoveryv1.EndpointSlice) string {
 	return o.Labels[discoveryv1.LabelServiceName]
 }
 
-func slicePort(p *discoveryv1.EndpointPort) index.Port {
+func slicePort(p *discoveryv1.EndpointPort, skip skippedObject) index.Port {
 	var (
 		name     string
 		protocol corev1.Protocol
@@ -210,7 +227,7 @@ func slicePort(p *discoveryv1.EndpointPort) index.Port {
 	if p.Port != nil {
 		number = *p.Port
 	}
-	return port(name, protocol, number)
+	return port(name, protocol, number, skip)
 }
 
 // ready reports whether an endpoint is served. An unknown state means ready (EndpointSlice API).

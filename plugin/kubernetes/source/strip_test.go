@@ -44,6 +44,8 @@ func TestStripService(t *testing.T) {
 		{"one ClusterIP, as old servers have it", corev1.ServiceSpec{ClusterIP: "10.0.0.1"}, &index.Service{IPs: addresses("10.0.0.1")}},
 		{"no ClusterIP yet", corev1.ServiceSpec{}, &index.Service{IPs: []netip.Addr{}}},
 		{"an address that does not parse", corev1.ServiceSpec{ClusterIPs: []string{"10.0.0.256", "10.0.0.2"}}, &index.Service{IPs: addresses("10.0.0.2")}},
+		{"leading zeros, which API servers before 1.36 store and read as decimal", corev1.ServiceSpec{ClusterIPs: []string{"10.010.0.08", "::ffff:010.0.0.9"}},
+			&index.Service{IPs: addresses("10.10.0.8", "10.0.0.9")}},
 		{"IPv4 inside of IPv6", corev1.ServiceSpec{ClusterIPs: []string{"::ffff:10.0.0.3"}}, &index.Service{IPs: addresses("10.0.0.3")}},
 		{"an address with a zone", corev1.ServiceSpec{ClusterIPs: []string{"fe80::1%eth0"}}, &index.Service{IPs: []netip.Addr{}}},
 		{"headless", corev1.ServiceSpec{ClusterIP: "None", ClusterIPs: []string{"None"}, Ports: http}, &index.Service{Kind: index.Headless, Ports: stripped}},
@@ -54,6 +56,8 @@ func TestStripService(t *testing.T) {
 			&index.Service{IPs: addresses("10.0.0.1"), External: &index.External{IPs: addresses("192.0.2.1", "2001:db8::1")}}},
 		{"external addresses of an ExternalName", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com", ExternalIPs: []string{"192.0.2.1"}, Ports: http},
 			&index.Service{Kind: index.ExternalName, Target: "example.com.", Ports: stripped, External: &index.External{IPs: addresses("192.0.2.1")}}},
+		{"a port's name that is a label only without its underscore", corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Name: strings.Repeat("a", 63), Port: 80}}},
+			&index.Service{IPs: addresses("10.0.0.1"), Ports: []index.Port{{Protocol: index.NewSymbol("tcp"), Number: 80}}}},
 		{"ports of an ExternalName", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com", Ports: http},
 			&index.Service{Kind: index.ExternalName, Target: "example.com."}},
 		{"ExternalName that is no name", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: strings.Repeat("a", 64) + ".com"}, &index.Service{Kind: index.ExternalName}},
@@ -155,6 +159,15 @@ func TestSkipped(t *testing.T) {
 	}
 	want := "[WARNING] plugin/kubernetes: services shop/" + long.Name + ": name left out: no DNS label: must be no more than 63"
 	if got := logged.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, want) {
+		t.Errorf("logged %q, want one line with %q", got, want)
+	}
+
+	logged.Reset()
+	port := strings.Repeat("p", 63)
+	for range 3 {
+		s.Service(&corev1.Service{ObjectMeta: meta("shop", "web"), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: port}}}})
+	}
+	if got, want := logged.String(), fmt.Sprintf("services shop/web: port name left out: %q has more than 62 characters", port); strings.Count(got, "\n") != 1 || !strings.Contains(got, want) {
 		t.Errorf("logged %q, want one line with %q", got, want)
 	}
 

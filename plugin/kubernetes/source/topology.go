@@ -121,8 +121,7 @@ func NodeRanges(o *corev1.Node) (all []string, whole bool) {
 	}
 	ofPods := len(all)
 	for _, a := range o.Status.Addresses {
-		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP && ip.Zone() == "" {
-			ip = ip.Unmap()
+		if ip, ok := parseAddress(a.Address); ok && a.Type == corev1.NodeInternalIP {
 			all = append(all, netip.PrefixFrom(ip, ip.BitLen()).String())
 		}
 	}

@@ -70,7 +70,7 @@ func New(c Connection, o source.Options) (*Source, error) {
 const finished = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown"
 
 func (s *Source) resource(name string) *resource {
-	r := &resource{name: name, host: s.host, client: s.clients.core, health: newHealth(), garbage: s.garbage, consequence: consequenceFor(name, s.options), log: logOf(s.options)}
+	r := &resource{name: name, host: s.host, client: s.clients.core, health: newHealth(), garbage: s.garbage, consequence: consequenceFor(name, s.options), log: logOf(s.options), listTimeout: listTimeout}
 	watchesFrozen.WithLabelValues(name) // exported as 0, so that alerts see the first as an increase
 	selector := s.options.Labels
 	switch name {
@@ -135,6 +135,7 @@ func (s *Source) Run(ctx context.Context, ix *index.Index) {
 	var wg sync.WaitGroup
 	for _, r := range s.resources {
 		r.records = s.records(r.name, ix)
+		r.health.repeats = s.pace.retries()
 		r.health.begins()
 		wg.Go(func() { s.follow(ctx, r, ix) })
 		wg.Go(func() { r.watchdog(ctx) })

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -32,12 +33,16 @@ type Connection struct {
 	Endpoint, Cert, Key, CA string
 	// Kubeconfig is a file, Context the name of a context in it; an empty one is the current.
 	Kubeconfig, Context string
-	// QPS and Burst limit the requests a second; 0 leaves client-go's defaults, 5 and 10.
+	// QPS and Burst limit the requests a second, of all clients of equal connections in the process; 0 leaves client-go's defaults,
+	// 5 and 10.
 	QPS   float32
 	Burst int
 	// MaxInflight limits the requests that wait for an answer; 0 is no limit. A watch counts until it is open.
 	MaxInflight int
 }
+
+// buckets are the rate limiters of the process by Connection. A client of its own for each group, or each source, would have one each.
+var buckets sync.Map
 
 // RESTConfig checks the files of the connection and returns client-go's configuration. It opens no connection.
 func (c Connection) RESTConfig() (*rest.Config, error) {
@@ -58,8 +63,8 @@ func (c Connection) RESTConfig() (*rest.Config, error) {
 	if c.Burst > 0 {
 		burst = c.Burst
 	}
-	// One bucket for all resources: a client of its own for each group would have one each.
-	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(qps, burst)
+	bucket, _ := buckets.LoadOrStore(c, flowcontrol.NewTokenBucketRateLimiter(qps, burst))
+	config.RateLimiter = bucket.(flowcontrol.RateLimiter)
 	if c.MaxInflight > 0 {
 		slots := make(chan struct{}, c.MaxInflight)
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return inflight{slots, next} })

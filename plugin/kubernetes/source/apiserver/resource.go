@@ -3,8 +3,11 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/url"
 	"reflect"
 	"sync/atomic"
+	"time"
 
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,6 +30,7 @@ type resource struct {
 	labels, fields string
 	// accept and acceptList are the Accept headers for objects and for lists, if they differ from that of the client.
 	accept, acceptList string
+	listTimeout        time.Duration // see streamedList
 	// definition is that of a custom resource, nil for one that every API server has; version is the one that is requested.
 	definition  *definition
 	version     atomic.Pointer[string]
@@ -87,7 +91,7 @@ func (r *resource) get(ctx context.Context, o metav1.ListOptions) (runtime.Objec
 }
 
 func (r *resource) request(o metav1.ListOptions, accept string) *rest.Request {
-	q := r.client.Get()
+	q := r.client.Get().BackOffWithContext(attempts{&rest.NoBackoff{}, r})
 	if d := r.definition; d != nil {
 		q.AbsPath("/apis", d.group, *r.version.Load())
 	}
@@ -98,6 +102,23 @@ func (r *resource) request(o metav1.ListOptions, accept string) *rest.Request {
 	return q
 }
 
+// attempts records the failures of a request that client-go repeats itself, up to ten times after the server's Retry-After, before it
+// returns an error.
+type attempts struct {
+	*rest.NoBackoff
+	resource *resource
+}
+
+// UpdateBackoffWithContext implements rest.BackoffManagerWithContext. It is called after each attempt.
+func (a attempts) UpdateBackoffWithContext(_ context.Context, _ *url.URL, err error, code int) {
+	if code == http.StatusTooManyRequests || code >= http.StatusInternalServerError {
+		err = apierrors.NewGenericServerResponse(code, http.MethodGet, schema.GroupResource{Resource: a.resource.name}, "", "", 0, false)
+	}
+	if err != nil {
+		a.resource.health.attemptFailed(err)
+	}
+}
+
 // stripped carries a record through client-go's lists, which are of objects.
 type stripped struct{ record any }
 
@@ -106,26 +127,32 @@ func (s stripped) DeepCopyObject() runtime.Object { return s }
 
 // watchObjects opens a watch. After a frozen one it fails with the errors that make the reflector list: for a watch from a
 // version, that the version has expired, and for a streamed list, which would be served from the cache behind the frozen
-// watch, that the server does not support it.
+// watch, that the server does not support it; also after one that did not end.
 func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	if r.health.listsAnew() {
-		if o.SendInitialEvents != nil {
-			return nil, apierrors.NewInvalid(schema.GroupKind{Kind: r.name}, "", nil)
-		}
+	list := o.SendInitialEvents != nil && *o.SendInitialEvents
+	switch {
+	case list && r.health.listsPages():
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: r.name}, "", nil)
+	case r.health.listsAnew():
 		return nil, apierrors.NewResourceExpired("the watch was frozen")
 	}
 	o.Watch = true
-	w, err := r.request(o, r.accept).Watch(ctx)
+	q := r.request(o, r.accept)
+	if err := r.awaitTurn(ctx, q.URL().Host); err != nil {
+		return nil, err
+	}
+	w, err := q.Watch(ctx)
 	if err != nil {
 		r.health.failed(err)
+		r.health.watchFailed()
 		if r.health.mayWait() {
 			err = overloaded(err)
 		}
 		return nil, err
 	}
-	list := o.SendInitialEvents != nil && *o.SendInitialEvents
 	if list {
 		r.garbage.begin(r)
+		w = newStreamedList(w, r.listTimeout, r.doesNotEnd)
 	}
 	return r.health.opened(ending{w, func() { r.garbage.end(r) }}, list), nil
 }

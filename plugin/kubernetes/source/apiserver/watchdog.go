@@ -6,6 +6,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -42,10 +43,15 @@ type health struct {
 	inStep  bool      // a list has been stored since the server has the resource
 	frozen  bool
 	relist  bool // watches are refused until a list has been stored
+	endless bool // a streamed list did not end: the next list is not streamed
 
 	behind  time.Time // since when changes may be missing, zero while a watch reports them
 	probed  time.Time // when the server last answered a probe
 	unheard bool      // the server has not answered the last probe
+
+	repeats, backoff wait.Backoff  // the pauses before a watch is repeated, from the first one, and the present ones
+	pause            time.Duration // after the next watch without progress
+	notBefore        time.Time     // when the next watch may be requested
 }
 
 func newHealth() *health { return &health{now: time.Now} }
@@ -56,6 +62,7 @@ type tracked struct {
 	health *health
 	opened time.Time
 	behind time.Time // that of health before
+	list   bool      // it began with a list, which has not been stored
 }
 
 // opened records that a watch is open. list is true if it begins with a list: changes may be missing until that is complete, and
@@ -65,7 +72,7 @@ func (h *health) opened(w watch.Interface, list bool) watch.Interface {
 	defer h.mu.Unlock()
 	h.moved = h.now()
 	uncertain := h.isUncertain()
-	h.current = &tracked{w, h, h.moved, h.behind}
+	h.current = &tracked{w, h, h.moved, h.behind, list}
 	h.denied, h.unheard = false, false
 	if !list && !uncertain {
 		h.behind = time.Time{}
@@ -82,6 +89,7 @@ func (t *tracked) Stop() {
 		t.health.current = nil
 		t.health.closed = t.health.now()
 		t.health.fallsBehind(t)
+		t.health.watchEnds(t)
 	}
 }
 
@@ -109,7 +117,11 @@ func (h *health) synced() {
 	defer h.mu.Unlock()
 	h.inStep = true
 	h.absent = false
-	h.relist = false
+	h.relist, h.endless = false, false
+	h.progresses()
+	if h.current != nil {
+		h.current.list = false
+	}
 }
 
 // missing records that the server does not have the resource.
@@ -175,6 +187,7 @@ func (h *health) status(resource string) source.Status {
 func (h *health) begins() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.progresses()
 	h.closed = h.now()
 	h.behind = h.closed
 }
@@ -191,6 +204,13 @@ func (h *health) failed(err error) {
 		h.closed = h.now()
 		h.behind = h.closed
 	}
+}
+
+// attemptFailed records the error of a request that client-go repeats.
+func (h *health) attemptFailed(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failure = err
 }
 
 // listsAnew reports whether the next list must be read from the server's database, not from the cache behind a frozen

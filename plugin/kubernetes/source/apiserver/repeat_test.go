@@ -1,0 +1,211 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+// fakeAPI is an API server with the namespace shop and the Service web. It streams lists of both, and then events of namespaces. A test
+// answers requests for Services itself.
+type fakeAPI struct {
+	*httptest.Server
+	services func(w http.ResponseWriter, r *http.Request) // nil answers as for namespaces
+
+	mu     sync.Mutex
+	counts map[string]int // requests by resource and verb: "list", "watch" or "stream" for a streamed list
+	events chan struct{}  // each adds a namespace
+}
+
+const (
+	fakeNamespace = `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":%q,"resourceVersion":"5"}}`
+	fakeService   = `{"kind":"Service","apiVersion":"v1","metadata":{"namespace":"shop","name":%q,"resourceVersion":"5"},"spec":{"clusterIP":"10.96.0.1"}}`
+	endOfList     = `{"kind":"%s","apiVersion":"v1","metadata":{"resourceVersion":"5","annotations":{"k8s.io/initial-events-end":"true"}}}`
+)
+
+func startFake(t *testing.T, services func(w http.ResponseWriter, r *http.Request)) *fakeAPI {
+	f := &fakeAPI{services: services, counts: map[string]int{}, events: make(chan struct{})}
+	f.Server = httptest.NewServer(f)
+	t.Cleanup(f.Close)
+	return f
+}
+
+// verbOf returns the verb of a request: "list", "watch", or "stream" for a streamed list.
+func verbOf(r *http.Request) string {
+	switch q := r.URL.Query(); {
+	case q.Has("sendInitialEvents"):
+		return "stream"
+	case q.Has("watch"):
+		return "watch"
+	}
+	return "list"
+}
+
+func (f *fakeAPI) count(resource, verb string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.counts[resource+" "+verb]
+}
+
+// ServeHTTP implements http.Handler.
+func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	f.mu.Lock()
+	f.counts[resource+" "+verbOf(r)]++
+	f.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case resource == source.Services && f.services != nil:
+		f.services(w, r)
+	case resource == source.Services:
+		send(w, "ADDED", fmt.Sprintf(fakeService, "web"))
+		send(w, "BOOKMARK", fmt.Sprintf(endOfList, "Service"))
+		<-r.Context().Done()
+	default:
+		send(w, "ADDED", fmt.Sprintf(fakeNamespace, "shop"))
+		send(w, "BOOKMARK", fmt.Sprintf(endOfList, "Namespace"))
+		for n := 0; ; n++ {
+			select {
+			case <-f.events:
+				send(w, "ADDED", fmt.Sprintf(fakeNamespace, fmt.Sprint("ns-", n)))
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}
+}
+
+// send sends an event of a watch.
+func send(w http.ResponseWriter, event, object string) {
+	_, _ = fmt.Fprintf(w, `{"type":%q,"object":%s}`+"\n", event, object) // an error is one of the client
+	_ = http.NewResponseController(w).Flush()
+}
+
+// refusal returns a Status.
+func refusal(code int, reason metav1.StatusReason, causes ...metav1.StatusCause) string {
+	text, err := json.Marshal(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason,
+		Message: "refused", Details: &metav1.StatusDetails{Causes: causes},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// follow runs a source of a fake API server until the test ends, with these pauses after failures.
+func (f *fakeAPI) follow(t *testing.T, c Connection, retry time.Duration, prepare ...func(*Source)) (*Source, *index.Index) {
+	t.Helper()
+	c.Endpoint = f.URL
+	s, err := New(c, source.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.pace.retry, s.pace.check = retry, retry
+	for _, p := range prepare {
+		p(s)
+	}
+	ix := index.New()
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Run(ctx, ix)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-done
+	})
+	return s, ix
+}
+
+// addNamespaces adds namespaces, one after the other has been read: a watch that works is served meanwhile.
+func (f *fakeAPI) addNamespaces(t *testing.T, ix *index.Index, n int) {
+	t.Helper()
+	for i := range n {
+		f.events <- struct{}{}
+		eventually(t, "another namespace", func() bool { return ix.HasNamespace(fmt.Sprint("ns-", i)) })
+	}
+}
+
+var fast = Connection{QPS: 1e6, Burst: 1e6}
+
+// TestAnAPIServerThatRefusesStreamedListsIsNotFlooded: client-go repeats these watches without a pause. The first one is repeated at once,
+// with another version; the next repetition waits.
+func TestAnAPIServerThatRefusesStreamedListsIsNotFlooded(t *testing.T) {
+	tooLarge := refusal(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, metav1.StatusCause{Type: metav1.CauseTypeResourceVersionTooLarge})
+	answer := func(code int, body string) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			_, _ = fmt.Fprint(w, body)
+		}
+	}
+	for name, services := range map[string]func(http.ResponseWriter, *http.Request){
+		"410": answer(http.StatusGone, refusal(http.StatusGone, metav1.StatusReasonExpired)),
+		"410 in an event": func(w http.ResponseWriter, _ *http.Request) {
+			send(w, "ERROR", refusal(410, metav1.StatusReasonExpired))
+		},
+		"a version that is too large": answer(http.StatusGatewayTimeout, tooLarge),
+		"an end after an object":      func(w http.ResponseWriter, _ *http.Request) { send(w, "ADDED", fmt.Sprintf(fakeService, "web")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t, services)
+			_, ix := f.follow(t, fast, time.Hour)
+			eventually(t, "a repetition", func() bool { return f.count(source.Services, "stream") >= 2 })
+			eventually(t, "namespaces", func() bool { return ix.HasNamespace("shop") })
+			f.addNamespaces(t, ix, 30)
+			if n := f.count(source.Services, "stream"); n != 2 {
+				t.Errorf("%d streamed lists were requested, want 2", n)
+			}
+		})
+	}
+}
+
+// TestWatchesThatEndAtOnceAreNotRepeatedWithoutAPause: each has an event, which client-go takes for progress.
+func TestWatchesThatEndAtOnceAreNotRepeatedWithoutAPause(t *testing.T) {
+	f := startFake(t, func(w http.ResponseWriter, r *http.Request) {
+		send(w, "ADDED", fmt.Sprintf(fakeService, "web"))
+		if verbOf(r) == "stream" {
+			send(w, "BOOKMARK", fmt.Sprintf(endOfList, "Service"))
+			send(w, "ADDED", fmt.Sprintf(fakeService, "db"))
+		}
+	})
+	s, ix := f.follow(t, fast, time.Hour)
+	eventually(t, "a repetition", func() bool { return f.count(source.Services, "watch") >= 1 })
+	eventually(t, "synced", func() bool { return synced(s) })
+	f.addNamespaces(t, ix, 30)
+	if n := f.count(source.Services, "watch"); n != 1 {
+		t.Errorf("%d watches were requested, want 1", n)
+	}
+}
+
+// TestTheAPIServersLimitIsThatOfTheProcess: watches count, and two sources of a connection have one limit. Another connection has its own.
+func TestTheAPIServersLimitIsThatOfTheProcess(t *testing.T) {
+	f := startFake(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusGone)
+		_, _ = fmt.Fprint(w, refusal(http.StatusGone, metav1.StatusReasonExpired))
+	})
+	limited := Connection{QPS: 1e-6, Burst: 7}
+	f.follow(t, limited, time.Nanosecond)
+	f.follow(t, limited, time.Nanosecond)
+	total := func() int { return f.count(source.Services, "stream") + f.count(source.Namespaces, "stream") }
+	eventually(t, "all requests of the burst", func() bool { return total() >= 7 })
+	other := startFake(t, nil)
+	s, ix := other.follow(t, fast, time.Hour)
+	eventually(t, "synced with another API server", func() bool { return synced(s) })
+	other.addNamespaces(t, ix, 30)
+	if n := total(); n != 7 {
+		t.Errorf("%d requests, want 7, apiserver_burst", n)
+	}
+}
