@@ -281,7 +281,7 @@ func (s *socket) examine(reply []byte) ([]byte, error) {
 		s.guesses++
 	}
 	switch {
-	case reason == "" && len(reply) >= call.room(): // the answer may be cut off
+	case reason == "" && (len(reply) >= call.room() || isCut(reply, call.question)): // the answer is cut off, or may be
 		return truncated(reply[:call.question]), nil
 	case reason == "":
 		return reply, nil
