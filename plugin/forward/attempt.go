@@ -66,6 +66,9 @@ func (x *exchange) receive(call *transport.Call) bool {
 	} else {
 		a.stream = nil
 	}
+	if overUDP && call.CaseChanged {
+		a.to.doubtCase()
+	}
 	now := time.Now()
 	err, replied := call.Err, false
 	if err == nil {

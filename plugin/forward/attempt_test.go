@@ -227,7 +227,7 @@ func TestWrongAnswers(t *testing.T) {
 		wrong  rogue.Wrong
 		reason string
 	}{
-		"id": {rogue.WrongID, "id"}, "question": {rogue.WrongQuestion, "question"}, "type": {rogue.WrongType, "question"}, "case": {rogue.WrongCase, "case"},
+		"id": {rogue.WrongID, "id"}, "question": {rogue.WrongQuestion, "question"}, "type": {rogue.WrongType, "question"},
 		"direction": {rogue.WrongDirection, "malformed"}, "empty": {rogue.Empty, "malformed"}, "short": {rogue.Short, "malformed"}, "noise": {rogue.Noise, ""},
 	} {
 		for _, tcp := range []bool{false, true} {

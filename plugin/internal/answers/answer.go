@@ -255,8 +255,8 @@ func equalFold(a, b []byte) bool {
 // Len returns the length of the answer in bytes, without an OPT record.
 func (a *Answer) Len() int { return len(a.packed) }
 
-// Unpacks reports whether Unpack can unpack the answer. Package dns also unpacks records that end before their last fields, such as an SOA
-// with one name, and packs some of these in a form that it does not read itself.
+// Unpacks reports whether Unpack can unpack the answer. Package dns also unpacks records that end before their last fields, such
+// as an SOA with one name, and packs some of these in a form that it does not read itself.
 func (a *Answer) Unpacks() bool {
 	_, err := Unpack(a.packed)
 	return err == nil
