@@ -7,6 +7,8 @@ import (
 	"net"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // recorder is the dns.ResponseWriter of the next plugin: it records the reply, which may answer several queries.
@@ -52,8 +54,8 @@ func (r *recorder) TakeMsg(m *dns.Msg) error {
 
 // Write implements dns.ResponseWriter.
 func (r *recorder) Write(b []byte) (int, error) {
-	m := new(dns.Msg)
-	if err := m.Unpack(b); err != nil {
+	m, err := answers.Unpack(b)
+	if err != nil {
 		return 0, fmt.Errorf("plugin/%s: unpack reply: %w", pluginName, err)
 	}
 	return len(b), r.TakeMsg(m)

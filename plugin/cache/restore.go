@@ -160,8 +160,8 @@ func (c *Cache) entryOfReply(q *answers.Query, packed, key, reply []byte) *answe
 		}
 		return nil
 	}
-	m := new(dns.Msg)
-	if m.Unpack(reply) != nil {
+	m, err := answers.Unpack(reply)
+	if err != nil {
 		return nil
 	}
 	cq := &clientQuery{Query: *q, packed: packed, key: key}

@@ -214,8 +214,8 @@ func (l *wireFlight) resultOf(reply []byte, v *coherence.Voucher, code int, err 
 			return res
 		}
 	}
-	m := new(dns.Msg)
-	if err := m.Unpack(reply); err != nil {
+	m, err := answers.Unpack(reply)
+	if err != nil {
 		return c.failure(q, dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack reply: %w", pluginName, err))
 	}
 	recorded := new(answers.Recorded)

@@ -62,8 +62,11 @@ func (a *answerer) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, 
 		a.Pass(b, q, &block.StoredResult{Entry: e, Patch: p})
 		return
 	}
-	m := new(dns.Msg)
-	a.err = m.Unpack(form.AppendReply(nil, q.Packed, &q.Query, &p))
+	m, err := answers.Unpack(form.AppendReply(nil, q.Packed, &q.Query, &p))
+	if a.err = err; err != nil {
+		close(a.done)
+		return
+	}
 	if opt := m.IsEdns0(); opt != nil && len(opt.Option) == 0 { // which the server adds
 		m.Extra = m.Extra[:len(m.Extra)-1]
 	}

@@ -292,8 +292,8 @@ func (w *explainedWriter) WriteMsg(m *dns.Msg) error {
 
 // Write implements dns.ResponseWriter.
 func (w *explainedWriter) Write(b []byte) (int, error) {
-	reply := new(dns.Msg)
-	if err := reply.Unpack(b); err != nil {
+	reply, err := answers.Unpack(b)
+	if err != nil {
 		return 0, err
 	}
 	w.reply, w.packed = reply, bytes.Clone(b)

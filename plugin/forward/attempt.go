@@ -25,6 +25,7 @@ type attempt struct {
 	udpAt   time.Time     // when UDP is tried as well; zero is never
 	tcpErr  error         // of TCP
 	open    bool          // the share is not over
+	damaged bool          // a reply over UDP was malformed
 	passed  bool          // the next upstream was tried, while the upstream of this attempt may hold the query
 	refusal int           // response code to the query with the caller; 0 if it was not refused
 	trial   bool          // of an upstream that is down
@@ -64,6 +65,9 @@ func (x *exchange) receive(call *transport.Call) bool {
 		a.udp = nil
 	} else {
 		a.stream = nil
+	}
+	if overUDP && call.CaseChanged {
+		a.to.doubtCase()
 	}
 	now := time.Now()
 	err, replied := call.Err, false
@@ -111,17 +115,22 @@ func (x *exchange) callFailed(a *attempt, err error, overUDP bool, now time.Time
 	if !overUDP {
 		a.tcpErr = err
 	}
+	malformed := errors.Is(err, errMalformed)
 	switch {
 	case !a.open, a.stream != nil, a.udp != nil:
 		return
-	case !overUDP && !a.udpAt.IsZero():
+	case malformed && overUDP && !a.damaged: // on the way, perhaps
+		a.damaged = true
+		x.sendUDP(a)
+		return
+	case !malformed && !overUDP && !a.udpAt.IsZero():
 		a.udpAt = time.Time{}
 		x.sendUDP(a)
 		return
 	}
 	a.open = false
 	a.endTrial()
-	if !errors.Is(err, transport.ErrBusy) && !isRefused(err) { // the upstream has not failed
+	if !malformed && !errors.Is(err, transport.ErrBusy) && !isRefused(err) { // else the upstream has not failed
 		a.to.failed()
 	}
 	if isLasting(err) && x.tried >= len(x.order) {
@@ -132,10 +141,10 @@ func (x *exchange) callFailed(a *attempt, err error, overUDP bool, now time.Time
 }
 
 // isLasting reports whether an immediate retry at the same upstream would fail too: too many queries wait, the transport carries no
-// such query, or the certificate is wrong.
+// such query, the reply is malformed, or the certificate is wrong.
 func isLasting(err error) bool {
 	var unverified *tls.CertificateVerificationError
-	return errors.Is(err, transport.ErrBusy) || isRefused(err) || errors.As(err, &unverified)
+	return errors.Is(err, transport.ErrBusy) || errors.Is(err, errMalformed) || isRefused(err) || errors.As(err, &unverified)
 }
 
 // isRefused reports whether the transport carries no such query: a zone transfer over QUIC, RFC 9250 section 4.

@@ -227,7 +227,7 @@ func TestWrongAnswers(t *testing.T) {
 		wrong  rogue.Wrong
 		reason string
 	}{
-		"id": {rogue.WrongID, "id"}, "question": {rogue.WrongQuestion, "question"}, "type": {rogue.WrongType, "question"}, "case": {rogue.WrongCase, "case"},
+		"id": {rogue.WrongID, "id"}, "question": {rogue.WrongQuestion, "question"}, "type": {rogue.WrongType, "question"},
 		"direction": {rogue.WrongDirection, "malformed"}, "empty": {rogue.Empty, "malformed"}, "short": {rogue.Short, "malformed"}, "noise": {rogue.Noise, ""},
 	} {
 		for _, tcp := range []bool{false, true} {
@@ -266,7 +266,7 @@ func TestWrongAnswers(t *testing.T) {
 	}
 }
 
-// TestUnreadable has a server whose answers are malformed after the header and question.
+// TestUnreadable has a server whose answers are malformed after the header and question: a name is a pointer to itself.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	cases := concurrently(t)
@@ -279,8 +279,8 @@ func TestUnreadable(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				b[7] = 3                        // missing records
-				_, _ = w.Write(append(b, 0xc0)) // the client may be gone
+				b[ancountAt+1] = 1
+				_, _ = w.Write(append(b, 0xc0, byte(len(b)), 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 192, 0, 2, 1)) // the client may be gone
 			}}
 			prefix := ""
 			if proto == protoTLS {
@@ -289,8 +289,12 @@ func TestUnreadable(t *testing.T) {
 			at, second := broken.address(t), rogue.Start(t, good)
 			f := chainOf(t, stanzaOf("policy sequential\n"+options, prefix+at, second.Addr))
 			wantRight(t, f, false, "a.example.")
-			if n := metric(t, "nearside_forward_dropped_answers_total", "to", at, "proto", proto, "reason", "malformed"); n != 1 {
-				t.Errorf("%v dropped answers are counted", n)
+			want := 1.0
+			if proto == protoUDP {
+				want = 2 // the first one may be damaged on the way, or forged
+			}
+			if n := metric(t, "nearside_forward_dropped_answers_total", "to", at, "proto", proto, "reason", "malformed"); n != want {
+				t.Errorf("%v dropped answers are counted, want %v", n, want)
 			}
 		})
 	}

@@ -588,7 +588,7 @@ func TestChangingServers(t *testing.T) {
 var moods = []rogue.Behaviour{
 	good, good, silent, refusing, {Delay: 100 * time.Millisecond}, {Shuffle: 50 * time.Millisecond}, {CloseAfter: 1}, {CloseAtOnce: true},
 	{InOrder: true, Delay: 2 * time.Millisecond}, {ResetShare: 0.3}, {Cut: 0.3}, {Drop: 0.3}, {Wrong: rogue.WrongID | rogue.WrongDirection},
-	{Wrong: rogue.WrongQuestion | rogue.WrongCase}, {Drop: 1, OverUDP: rogue.Well()}, {Refuse: true, OverUDP: rogue.Well()}, {OverUDP: &silent},
+	{Wrong: rogue.WrongQuestion | rogue.WrongType}, {Drop: 1, OverUDP: rogue.Well()}, {Refuse: true, OverUDP: rogue.Well()}, {OverUDP: &silent},
 }
 
 // changeServers runs one case of TestChangingServers.

@@ -42,7 +42,9 @@ func (x *exchange) newCall(a *attempt, overUDP bool) *transport.Call {
 	if call.Query != nil {
 		call = new(transport.Call)
 	}
-	*call = transport.Call{Query: x.queryFor(a, overUDP), Deadline: x.deadline, Owner: x, Alone: x.alone}
+	*call = transport.Call{
+		Query: x.queryFor(a, overUDP), Deadline: x.deadline, Owner: x, Alone: x.alone, AnyCase: overUDP && a.to.changesCase(), Signed: x.signed,
+	}
 	x.explainCall(a, call, overUDP)
 	return call
 }

@@ -36,6 +36,9 @@ type health struct {
 	cancel   context.CancelFunc
 	stopOnce sync.Once
 
+	caseChecked atomic.Int64 // time of the last check of the case of replies, and the end of queries in lower case, on the clock of
+	caseUntil   atomic.Int64 // answers.Now; 0 is never yet
+
 	unnamedUntil atomic.Int64 // end of queries without the options for cluster DNS, on the clock of answers.Now; 0 is never yet
 }
 
@@ -124,8 +127,13 @@ var errNoAnswer = errors.New("no answer in time")
 
 // probe queries the NS records of the root, or of the domain of health_check. Any answer is good.
 func (u *upstream) probe(carrier transport.Carrier) error {
+	return u.probeFor(carrier, &transport.Call{}, u.c.checkName)
+}
+
+// probeFor is probe for any name.
+func (u *upstream) probeFor(carrier transport.Carrier, call *transport.Call, name string) error {
 	m := new(dns.Msg)
-	m.SetQuestion(u.c.checkName, dns.TypeNS)
+	m.SetQuestion(name, dns.TypeNS)
 	m.RecursionDesired = u.c.checkRecursion
 	query, err := m.Pack()
 	if err != nil {
@@ -133,7 +141,7 @@ func (u *upstream) probe(carrier transport.Carrier) error {
 	}
 	done := make(ended, 1)
 	// On a shared connection it might wait for other answers.
-	call := &transport.Call{Query: query, Deadline: time.Now().Add(checkTime), Owner: done, Alone: true}
+	*call = transport.Call{Query: query, Deadline: time.Now().Add(checkTime), Owner: done, Alone: true}
 	var b batch.Batch
 	if err := carrier.Send(&b, call); err != nil {
 		return err

@@ -85,7 +85,7 @@ var (
 	}, []string{"to", "proto"})
 	fallbacks = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "fallbacks_total",
-		Help: "Counter of fallbacks: queries answered over UDP because TCP does not work, or repeated over TCP because the answer was truncated, and changes of an upstream to one query per connection.",
+		Help: "Counter of fallbacks: queries answered over UDP because TCP does not work, or repeated over TCP because the answer was truncated, answers in another case than the query, and changes of an upstream to one query per connection.",
 	}, []string{"to", "reason"})
 	lateAnswers = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "late_answers_total",
@@ -126,6 +126,7 @@ const (
 	fallbackUDP       = "udp"
 	fallbackTruncated = "truncated"
 	fallbackSingle    = "one_query_per_connection"
+	fallbackCase      = "case"
 )
 
 // The values of the label proto.
@@ -145,7 +146,7 @@ func carrierMetrics(to, proto string) *transport.Metrics {
 		Connections: connections.WithLabelValues(to, proto), InFlight: inFlight.WithLabelValues(to, proto),
 		Depth: depth.WithLabelValues(to, proto),
 		Hits:  connCacheHits.WithLabelValues(pluginName, to, proto), Misses: connCacheMisses.WithLabelValues(pluginName, to, proto),
-		Late: lateAnswers.WithLabelValues(to, proto), Single: fallbacks.WithLabelValues(to, fallbackSingle),
+		Late: lateAnswers.WithLabelValues(to, proto), Single: fallbacks.WithLabelValues(to, fallbackSingle), Case: fallbacks.WithLabelValues(to, fallbackCase),
 		Sent: packets.WithLabelValues(to, proto, "sent"), Received: packets.WithLabelValues(to, proto, "received"),
 		Dropped: dropped,
 	}

@@ -70,10 +70,16 @@ func (u *upstream) exchangeByProxy(ctx context.Context, query []byte) ([]byte, e
 		if err != nil {
 			return nil, err
 		}
-		if reason := transport.Check(query, packed); reason != "" {
+		switch reason := transport.Check(query, packed); reason {
+		case "":
+			return packed, nil
+		case transport.WrongCase:
+			fallbacks.WithLabelValues(u.address, fallbackCase).Inc()
+			reply.Question = m.Question
+			return reply.Pack()
+		default:
 			droppedAnswers.WithLabelValues(u.address, u.protocol, reason).Inc()
 			return nil, transport.ErrWrongAnswer
 		}
-		return packed, nil
 	}
 }

@@ -21,6 +21,7 @@ type queries struct {
 	addedOPT bool   // to named and notify; plain has none
 	searches bool   // named has the client's search list
 	alone    bool   // a zone transfer, which needs its own connection
+	signed   bool   // with a TSIG record
 }
 
 // isTransfer reports whether a query is for a zone transfer.
@@ -32,7 +33,7 @@ func (x *exchange) setMessage(state *request.Request) error {
 	if len(r.Question) != 1 { // RFC 9619
 		return errQuestions
 	}
-	x.alone = isTransfer(r.Question[0].Qtype)
+	x.alone, x.signed = isTransfer(r.Question[0].Qtype), r.IsTsig() != nil
 	out := withoutHops(r)
 	if out.Compress { // options could not be added before the end
 		out = withExtra(out, out.Extra)
@@ -43,7 +44,7 @@ func (x *exchange) setMessage(state *request.Request) error {
 		return fmt.Errorf("pack the query: %w", err)
 	}
 	x.plain = packed
-	if !x.hasOptions() || r.IsTsig() != nil {
+	if !x.hasOptions() || x.signed {
 		return nil
 	}
 	list, _ := searchlist.OptionOf(r)

@@ -8,9 +8,13 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-var errRepacked = errors.New("it cannot be packed")
+var (
+	errMalformed = errors.New("malformed answer")
+	errRepacked  = errors.New("it cannot be packed")
+)
 
 // readReply parses the reply of a call. The message is in the buffer of the call's reply, or a new one.
 func (x *exchange) readReply(m *message, call *transport.Call, from *upstream, overUDP bool) error {
@@ -26,17 +30,20 @@ func (x *exchange) readReply(m *message, call *transport.Call, from *upstream, o
 		proto = from.streamProto()
 	}
 	droppedAnswers.WithLabelValues(from.address, proto, transport.Malformed).Inc()
-	return fmt.Errorf("malformed answer: %w", err)
+	return err
 }
 
-// unpackReply parses a reply of an unusual form: package dns decides whether it is well-formed. A missing question is
-// restored: the upstream could not read the query, or refuses it.
+// unpackReply parses a reply of an unusual form: package dns decides whether it is well-formed, apart from the data of its records
+// (see answers.Unpack). A missing question is restored: the upstream could not read the query, or refuses it. A reply without all of
+// the records that its header counts is truncated.
 func (x *exchange) unpackReply(m *message, b []byte) error {
 	reply, query := new(dns.Msg), new(dns.Msg)
-	if err := reply.Unpack(b); err != nil {
-		return err
-	}
+	err := reply.Unpack(b)
 	switch {
+	case err != nil:
+		if reply, err = answers.Unpack(b); err != nil {
+			return fmt.Errorf("%w: %w", errMalformed, err)
+		}
 	case len(reply.Question) == 0:
 		if err := query.Unpack(x.plain); err != nil {
 			return fmt.Errorf("unpack the query: %w", err)
@@ -44,6 +51,9 @@ func (x *exchange) unpackReply(m *message, b []byte) error {
 		reply.Question = query.Question
 	case !dropMisplacedOPT(reply) && m.parse(b, true):
 		return nil
+	default:
+		records := len(reply.Answer) + len(reply.Ns) + len(reply.Extra)
+		reply.Truncated = reply.Truncated || records < m.count(ancountAt)+m.count(nscountAt)+m.count(arcountAt)
 	}
 	return m.pack(reply)
 }
@@ -67,19 +77,19 @@ func dropMisplacedOPT(reply *dns.Msg) (changed bool) {
 func (m *message) pack(reply *dns.Msg) error {
 	reply.Compress = true
 	b, err := reply.Pack()
-	switch {
-	case err != nil:
-		return err
-	case !m.parse(b, true):
-		return errRepacked
+	if err == nil && !m.parse(b, true) {
+		err = errRepacked
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	return nil
 }
 
 // change changes the message by a function for an unpacked one.
 func (m *message) change(change func(*dns.Msg)) error {
-	reply := new(dns.Msg)
-	if err := reply.Unpack(m.b); err != nil {
+	reply, err := answers.Unpack(m.b)
+	if err != nil {
 		return err
 	}
 	change(reply)

@@ -212,7 +212,6 @@ func TestHTTPS_Wrong(t *testing.T) {
 		"type":      {func(r *dns.Msg) *dns.Msg { m := addressReply(r); m.Question[0].Qtype = dns.TypeTXT; return m }, "question"},
 		"class":     {func(r *dns.Msg) *dns.Msg { m := addressReply(r); m.Question[0].Qclass = dns.ClassCHAOS; return m }, "question"},
 		"none":      {func(r *dns.Msg) *dns.Msg { m := addressReply(r); m.Question = nil; return m }, "question"},
-		"case":      {func(r *dns.Msg) *dns.Msg { m := addressReply(r); m.Question[0].Name = "A.example."; return m }, "case"},
 		"direction": {func(r *dns.Msg) *dns.Msg { m := addressReply(r); m.Response = false; return m }, "malformed"},
 		"no answer": {func(*dns.Msg) *dns.Msg { return nil }, ""},
 	} {

@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 	ot "github.com/opentracing/opentracing-go"
 
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
@@ -81,8 +82,8 @@ func (f *Forward) forwardMessage(ctx context.Context, state *request.Request, tr
 	if w.err != nil {
 		return forwarded{from: w.from}, w.err
 	}
-	reply := new(dns.Msg)
-	if err := reply.Unpack(w.reply); err != nil { // readReply has checked it
+	reply, err := answers.Unpack(w.reply)
+	if err != nil { // readReply has checked it
 		return forwarded{from: w.from}, fmt.Errorf("unpack the reply: %w", err)
 	}
 	reply.Id = state.Req.Id

@@ -59,8 +59,7 @@ func exchangeOver(e serverblock.Exchanger, m *dns.Msg, tcp bool) (a answer, ok b
 	case len(done) > 0:
 		a.err = fmt.Errorf("two results")
 	case r.err == nil:
-		a.Msg = new(dns.Msg)
-		if err := a.Unpack(r.reply); err != nil {
+		if a.Msg, err = answers.Unpack(r.reply); err != nil {
 			return answer{err: err}, true
 		}
 		a.Id, a.code = m.Id, a.Rcode

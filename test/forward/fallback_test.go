@@ -72,7 +72,6 @@ func TestUDP(t *testing.T) {
 		"loses some":     {behaviour: rogue.Behaviour{Drop: 0.3}, options: []string{"max_connect_attempts 0", "read_timeout 200ms"}},
 		"wrong ids":      {behaviour: rogue.Behaviour{Wrong: rogue.WrongID, Delay: delay}, metric: []string{dropped, "proto", "udp", "reason", "id"}},
 		"wrong question": {behaviour: rogue.Behaviour{Wrong: rogue.WrongQuestion}, metric: []string{dropped, "proto", "udp", "reason", "question"}},
-		"wrong case":     {behaviour: rogue.Behaviour{Wrong: rogue.WrongCase}, metric: []string{dropped, "proto", "udp", "reason", "case"}},
 		"garbage":        {behaviour: rogue.Behaviour{Wrong: rogue.Empty | rogue.Short | rogue.Noise}, metric: []string{dropped, "proto", "udp"}},
 		"truncates": {
 			behaviour: rogue.Behaviour{Delay: delay, OverUDP: &rogue.Behaviour{Truncate: true}},

@@ -57,13 +57,12 @@ var answerables = map[string]answerable{
 	"wrong ids":            {behaviour: rogue.Behaviour{Wrong: rogue.WrongID, Delay: delay}, metric: []string{dropped, "reason", "id"}, maxOpen: pipelined},
 	"wrong question":       {behaviour: rogue.Behaviour{Wrong: rogue.WrongQuestion, Delay: delay}, metric: []string{dropped, "reason", "question"}, maxOpen: pipelined},
 	"wrong type":           {behaviour: rogue.Behaviour{Wrong: rogue.WrongType, Delay: delay}, metric: []string{dropped, "reason", "question"}, maxOpen: pipelined},
-	"wrong case":           {behaviour: rogue.Behaviour{Wrong: rogue.WrongCase, Delay: delay}, metric: []string{dropped, "reason", "case"}, maxOpen: pipelined},
 	"not a response":       {behaviour: rogue.Behaviour{Wrong: rogue.WrongDirection, Delay: delay}, metric: []string{dropped}, maxOpen: pipelined},
 	"frames of 0 bytes":    {behaviour: rogue.Behaviour{Wrong: rogue.Empty, Delay: delay}, metric: []string{dropped, "reason", "malformed"}, maxOpen: single},
 	"frames of 3 bytes":    {behaviour: rogue.Behaviour{Wrong: rogue.Short, Delay: delay}, metric: []string{dropped, "reason", "malformed"}, maxOpen: single},
 	"frames of noise":      {behaviour: rogue.Behaviour{Wrong: rogue.Noise, Delay: delay}, metric: []string{dropped}, maxOpen: single},
 	"everything wrong": {
-		behaviour: rogue.Behaviour{Wrong: rogue.WrongID | rogue.WrongQuestion | rogue.WrongType | rogue.WrongCase | rogue.WrongDirection, Shuffle: delay},
+		behaviour: rogue.Behaviour{Wrong: rogue.WrongID | rogue.WrongQuestion | rogue.WrongType | rogue.WrongDirection, Shuffle: delay},
 		metric:    []string{dropped}, maxOpen: pipelined},
 	// Resets and cuts are random: with a limited number of attempts a query could fail.
 	"resets some": {
@@ -122,7 +121,6 @@ var hopeless = map[string]rogue.Behaviour{
 	"cuts all":             {Cut: 1},
 	"only wrong ids":       {Wrong: rogue.WrongID, OnlyWrong: true},
 	"only wrong questions": {Wrong: rogue.WrongQuestion, OnlyWrong: true},
-	"only wrong case":      {Wrong: rogue.WrongCase, OnlyWrong: true},
 	"only empty frames":    {Wrong: rogue.Empty, OnlyWrong: true},
 	"only noise":           {Wrong: rogue.Noise, OnlyWrong: true},
 	"never answers":        {Drop: 1},
@@ -220,7 +218,7 @@ func TestCache(t *testing.T) {
 		"well":              {Delay: delay},
 		"in order":          {InOrder: true, Delay: time.Millisecond},
 		"closes after each": {CloseAfter: 1, Delay: delay},
-		"wrong ids":         {Wrong: rogue.WrongID | rogue.WrongCase, Delay: delay},
+		"wrong ids":         {Wrong: rogue.WrongID | rogue.WrongType, Delay: delay},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

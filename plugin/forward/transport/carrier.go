@@ -1,6 +1,6 @@
 // Package transport carries queries to one upstream server and its answers back: over TCP and TLS connections that
 // many queries share (RFC 7766 section 6.2.1.1), over UDP, or by a function. Input: packed queries; output:
-// packed answers whose id and question were checked, including the case of the name. It is independent of plugins and
+// packed answers whose id and question were checked, over UDP including the case of the name. It is independent of plugins and
 // records: it may import neither CoreDNS nor package dns.
 package transport
 
@@ -48,12 +48,19 @@ type Call struct {
 	Owner    Owner
 	// Alone requests a connection without other queries, for a transfer of many messages. The first message is the answer.
 	Alone bool
+	// AnyCase accepts a reply over UDP whose question has another case; the query has the name in lower case. Over other transports,
+	// which are hard to forge, such a reply is always accepted.
+	AnyCase bool
+	// Signed is set for a query with a signature, which includes its name and that of the reply: their case is not changed.
+	Signed bool
 
 	Reply []byte // with the id of the query; only for Owner.Ended
 	// Voucher is that of the reply's session, nil unless the query requests notification and the reply has handles; only for
 	// Owner.Ended.
 	Voucher *coherence.Voucher
-	Err     error // the reason for no reply
+	// CaseChanged reports that the server has sent a reply whose question had another case; it has that of the query here.
+	CaseChanged bool
+	Err         error // the reason for no reply
 
 	question int       // length of header and question in bytes
 	earlier  *Call     // whose connection is avoided; nil once the call is sent
@@ -91,6 +98,7 @@ type Metrics struct {
 	Misses      prometheus.Counter  // queries on a new connection
 	Late        prometheus.Counter  // answers to cancelled queries
 	Single      prometheus.Counter  // changes to one query per connection
+	Case        prometheus.Counter  // replies whose question has another case, unless their query has AnyCase
 	Sent        prometheus.Counter  // packets
 	Received    prometheus.Counter  // packets
 
@@ -128,6 +136,13 @@ func (c *Call) end(reply []byte, err error) bool {
 	}
 	c.Reply, c.Err = reply, err
 	return true
+}
+
+// restoreCase gives the question of a reply the case of the query.
+func (c *Call) restoreCase(reply []byte) {
+	if !c.Signed {
+		copy(reply[headerLen:c.question], c.Query[headerLen:])
+	}
 }
 
 // setID sets the id of a message, RFC 1035 section 4.1.1.

@@ -285,7 +285,13 @@ func (c *conn) answer(message []byte, now time.Time) {
 		c.forget(f)
 		return
 	}
-	if reason := check(call.Query[:call.question], message); reason != "" {
+	switch reason := check(call.Query[:call.question], message); reason {
+	case "":
+	case WrongCase:
+		p.Metrics.Case.Inc()
+		call.CaseChanged = true
+		call.restoreCase(message)
+	default:
 		p.Metrics.Dropped[reason].Inc()
 		return
 	}

@@ -148,6 +148,21 @@ func optionOf(reply []byte, code uint16) (data []byte, ok bool) {
 	return nil, false
 }
 
+// isCut reports whether a reply with a question, which ends at an offset, ends before the last record that its header counts.
+func isCut(reply []byte, at int) bool {
+	count := func(at int) int { return int(binary.BigEndian.Uint16(reply[at:])) }
+	if count(qdcountAt) == 0 {
+		return false
+	}
+	for range count(ancountAt) + count(nscountAt) + count(arcountAt) {
+		if at = skipName(reply, at) + recordLen; at > len(reply) {
+			return true
+		}
+		at += count(at - 2)
+	}
+	return at > len(reply)
+}
+
 // optionIn returns the data of the first option with a code among EDNS options.
 func optionIn(options []byte, code uint16) (data []byte, ok bool) {
 	for len(options) >= 4 {

@@ -130,6 +130,33 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
+// TestIsCut has each beginning of a reply, with and without compression of names.
+func TestIsCut(t *testing.T) {
+	m := new(dns.Msg).SetQuestion("www.example.", dns.TypeA)
+	for _, text := range []string{"www.example. CNAME a.example.", "a.example. A 192.0.2.1", "a.example. TXT one two"} {
+		rr, err := dns.NewRR(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Answer, m.Ns = append(m.Answer, rr), append(m.Ns, rr)
+	}
+	m.SetEdns0(1232, true)
+	for _, m.Compress = range []bool{false, true} {
+		b, err := m.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for end := questionEnd(b); end <= len(b); end++ {
+			if got, want := isCut(slices.Clip(b[:end]), questionEnd(b)), end < len(b); got != want {
+				t.Errorf("%d of %d bytes: %t", end, len(b), got)
+			}
+		}
+	}
+	if isCut(edit(rcodeOnly(dns.RcodeRefused), func(b []byte) { b[ancountAt+1] = 9 }), questionEnd(question(t, "www.example."))) {
+		t.Error("a header without a question")
+	}
+}
+
 func TestQuestionEnd(t *testing.T) {
 	header := func(questions byte) []byte { return []byte{0, 0, 1, 0, 0, questions, 0, 0, 0, 0, 0, 0} }
 	label := func(n int) []byte { return append([]byte{byte(n)}, bytes.Repeat([]byte{'a'}, n)...) }

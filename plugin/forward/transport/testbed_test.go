@@ -32,7 +32,7 @@ func newMetrics() *Metrics {
 	counter := func() prometheus.Counter { return prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}) }
 	return &Metrics{
 		Connections: gauge(), InFlight: gauge(), Depth: depths{counter()},
-		Hits: counter(), Misses: counter(), Late: counter(), Single: counter(), Sent: counter(), Received: counter(),
+		Hits: counter(), Misses: counter(), Late: counter(), Single: counter(), Case: counter(), Sent: counter(), Received: counter(),
 		Dropped: dropCounters(counter),
 	}
 }

@@ -32,7 +32,10 @@ const (
 	maxUses = 100
 )
 
-var errGuessed = errors.New("many answers with wrong ids")
+var (
+	errGuessed = errors.New("many answers with wrong ids")
+	errCase    = errors.New("answer in another case")
+)
 
 // Datagrams sends queries over UDP. Each query has its own socket while it is in flight, with a random port and id,
 // RFC 5452 section 4. No goroutine waits for its answer.
@@ -119,6 +122,11 @@ func (d *Datagrams) write(s *socket, call *Call) error {
 	buf, _ := queryBuffers.Get().(*[]byte)
 	defer queryBuffers.Put(buf)
 	*buf = append((*buf)[:0], call.Query...)
+	if call.AnyCase && !call.Signed {
+		for i, c := range (*buf)[headerLen : call.question-typeClass] {
+			(*buf)[headerLen+i] = lower(c)
+		}
+	}
 	s.id = uint16(rand.Uint32()) // #nosec G404 G115 -- ChaCha8, seeded by the system
 	setID(*buf, s.id)
 	if err := s.handle.write(*buf); err != nil {
@@ -280,24 +288,38 @@ func (s *socket) examine(reply []byte) ([]byte, error) {
 		reason = WrongID
 		s.guesses++
 	}
+	if reason == WrongCase && call.AnyCase {
+		call.restoreCase(reply)
+		reason = ""
+	}
 	switch {
-	case reason == "" && len(reply) >= call.room(): // the answer may be cut off
+	case reason == "" && (len(reply) >= call.room() || isCut(reply, call.question)): // the answer is cut off, or may be
 		return truncated(reply[:call.question]), nil
 	case reason == "":
 		return reply, nil
 	}
 	s.exposed = true
 	d.Metrics.Dropped[reason].Inc()
-	if s.guesses >= maxGuesses {
+	switch {
+	case reason == WrongCase:
+		d.Metrics.Case.Inc()
+		return nil, errCase
+	case s.guesses >= maxGuesses:
 		return nil, errGuessed
 	}
 	return nil, nil
 }
 
 // repeat sends a call from another port after an error that may not be its own: on a reused socket a refusal may be of the
-// query before. It returns false if it does not. The caller holds the mutex.
+// query before. After a reply in another case, which may be forged, the query gets its name in lower case. It returns false if it
+// does not. The caller holds the mutex.
 func (d *Datagrams) repeat(s *socket, call *Call, err error) bool {
-	if s.ports >= maxPorts || !errors.Is(err, errGuessed) && !(s.reused && refused(err)) {
+	if errors.Is(err, errCase) {
+		call.AnyCase, call.CaseChanged = true, true
+	} else if !errors.Is(err, errGuessed) && !(s.reused && refused(err)) {
+		return false
+	}
+	if s.ports >= maxPorts {
 		return false
 	}
 	other, err := d.start(call, nil, s.ports+1)

@@ -1,12 +1,14 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -168,7 +170,6 @@ func TestUDPDropsWrongAnswers(t *testing.T) {
 			return [][]byte{edit(answer(q), func(b []byte) { b[0] ^= 1; b[13] = '-' })}
 		}, [4]int{1}},
 		{"another question", func(q []byte) [][]byte { return [][]byte{edit(answer(q), func(b []byte) { b[13] = '-' })} }, [4]int{0, 1}},
-		{"another case", func(q []byte) [][]byte { return [][]byte{edit(answer(q), func(b []byte) { b[13] ^= 0x20 })} }, [4]int{0, 0, 1}},
 		{"the query", func(q []byte) [][]byte { return [][]byte{q} }, [4]int{0, 0, 0, 1}},
 		{"short ones", func(q []byte) (all [][]byte) {
 			for n := range 12 {
@@ -195,6 +196,41 @@ func TestUDPDropsWrongAnswers(t *testing.T) {
 			s.respond(p, answer(p.query))
 			one.answered()
 			becomes(t, "sockets: the sender of a wrong answer may know the port", d.Metrics.Connections, 0)
+		})
+	}
+}
+
+// TestUDPAnswerInAnotherCase: the query is sent again from another port with its name in lower case, once, and the next answer is
+// accepted in any case. A signed query is sent again unchanged.
+func TestUDPAnswerInAnotherCase(t *testing.T) {
+	for name, signed := range map[string]bool{"unsigned": false, "signed": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newUDPServer(t)
+			d := newDatagrams(t, s)
+			one := newSent(t, "wWw.eXample.")
+			one.Signed = signed
+			one.sendTo(d)
+			p := s.next()
+			upper := func(b []byte) { copy(b[headerLen:], "\x03WWW\x07EXAMPLE") }
+			s.respond(p, edit(answer(p.query), upper))
+			next := s.next()
+			want := question(t, "www.example.")
+			if signed {
+				want = question(t, "wWw.eXample.")
+			}
+			if next.from.Port == p.from.Port || !bytes.Equal(next.query[2:], want[2:]) {
+				t.Errorf("from port %d and %d: %q, want %q", p.from.Port, next.from.Port, next.query, want)
+			}
+			s.respond(next, edit(answer(next.query), upper))
+			one.wait()
+			got := string(one.Reply[headerLen:one.question])
+			if one.Err != nil || !one.CaseChanged || signed != strings.HasPrefix(got, "\x03WWW") {
+				t.Errorf("error %v, case changed: %t, question %q", one.Err, one.CaseChanged, got)
+			}
+			if got := []int{number(d.Metrics.Case), number(d.Metrics.Dropped[WrongCase])}; !slices.Equal(got, []int{1, 1}) {
+				t.Errorf("%v replies in another case and dropped ones are counted, want 1 and 1", got)
+			}
 		})
 	}
 }

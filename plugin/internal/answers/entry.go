@@ -251,8 +251,7 @@ func (e *Entry) Message(query []byte, q Query, p *Patch) (*dns.Msg, error) {
 	defer buffers.Put(b)
 	q.EDNS = false
 	*b = e.Plain.AppendReply((*b)[:0], query, &q, p)
-	m := new(dns.Msg)
-	return m, m.Unpack(*b)
+	return Unpack(*b)
 }
 
 // CountedLen returns the length of the answer in bytes as dns.Msg.Len returns it, which CoreDNS's metrics count.

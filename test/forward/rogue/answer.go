@@ -92,7 +92,7 @@ func keepaliveOption(timeout uint16) dns.EDNS0 {
 // replies returns the wrong replies of the set, made from a reply that is right except for its address.
 func (w Wrong) replies(base []byte, tcp bool) [][]byte {
 	var all [][]byte
-	for _, kind := range []Wrong{WrongID, WrongQuestion, WrongType, WrongCase, WrongDirection} {
+	for _, kind := range []Wrong{WrongID, WrongQuestion, WrongType, WrongDirection} {
 		if w&kind != 0 {
 			all = append(all, kind.patch(append([]byte(nil), base...)))
 		}
@@ -118,7 +118,7 @@ const (
 // patch makes one field of a reply wrong. The root has no letters: its type is changed instead.
 func (w Wrong) patch(m []byte) []byte {
 	end := letterAt - 1 // of the question's name, which is not compressed
-	if m[end] == 0 && (w == WrongQuestion || w == WrongCase) {
+	if m[end] == 0 && w == WrongQuestion {
 		w = WrongType
 	}
 	for m[end] != 0 {
@@ -131,21 +131,10 @@ func (w Wrong) patch(m []byte) []byte {
 		m[letterAt] = 'a' + (m[letterAt]|0x20-'a'+1)%26
 	case WrongType:
 		m[end+2] ^= 16
-	case WrongCase:
-		flipCase(m[letterAt:end])
 	case WrongDirection:
 		m[flagsAt] &^= 0x80
 	}
 	return m
-}
-
-// flipCase changes the case of the letters of a name. Length bytes are at most 63, below the letters.
-func flipCase(name []byte) {
-	for i, c := range name {
-		if c |= 0x20; c >= 'a' && c <= 'z' && name[i] > 63 {
-			name[i] ^= 0x20
-		}
-	}
 }
 
 // noise returns random bytes with the id of a message.

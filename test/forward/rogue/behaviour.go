@@ -59,7 +59,6 @@ const (
 	WrongID        Wrong = 1 << iota // another message id
 	WrongQuestion                    // another name
 	WrongType                        // another type
-	WrongCase                        // the name with the case of its letters inverted
 	WrongDirection                   // a query, not a response
 	Empty                            // no bytes: a frame of length 0
 	Short                            // 3 bytes

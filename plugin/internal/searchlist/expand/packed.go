@@ -119,8 +119,8 @@ func (r *packedReply) unpack() (*dns.Msg, error) {
 	if err := r.pack(); err != nil {
 		return nil, err
 	}
-	m := new(dns.Msg)
-	if err := m.Unpack(r.wire); err != nil {
+	m, err := answers.Unpack(r.wire)
+	if err != nil {
 		return nil, err
 	}
 	if len(m.Answer) > 0 {

@@ -1,0 +1,60 @@
+package forward
+
+import (
+	"time"
+
+	"github.com/nearside-dns/nearside/plugin/forward/transport"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+// caseFor is the time for which queries over UDP to an upstream that changes the case of names have names in lower case.
+const caseFor = 10 * time.Minute
+
+// changesCase reports whether a check has found that the upstream changes the case of names.
+func (u *upstream) changesCase() bool {
+	until := u.caseUntil.Load()
+	return until != 0 && int64(answers.Now()) < until
+}
+
+// doubtCase checks the case of the upstream's replies after one over UDP in another case, which may be forged; at most once in
+// tcpAgain.
+func (u *upstream) doubtCase() {
+	now, last := int64(answers.Now()), u.caseChecked.Load()
+	if !u.changesCase() && (last == 0 || now-last >= int64(u.tcpAgain)) && u.caseChecked.CompareAndSwap(last, now) {
+		go u.checkCase()
+	}
+}
+
+// checkCase queries a name in both cases, twice: an attacker would have to forge both replies.
+func (u *upstream) checkCase() {
+	for range 2 {
+		var call transport.Call
+		if u.probeFor(u.udp, &call, mixedCase(u.c.caseName())) != nil || !call.CaseChanged {
+			return
+		}
+	}
+	u.caseUntil.Store(int64(answers.Now() + caseFor))
+	log.Warningf("Upstream %s changes the case of names: queries over UDP have names in lower case for %v", u.address, caseFor)
+}
+
+// caseName returns a name with letters that the upstream has: that of health_check, or the zone of the stanza. Every resolver has
+// localhost.
+func (c *config) caseName() string {
+	for _, name := range []string{c.checkName, c.from} {
+		if mixedCase(name) != name {
+			return name
+		}
+	}
+	return "localhost."
+}
+
+// mixedCase returns a name with every second character in upper case.
+func mixedCase(name string) string {
+	b := []byte(name)
+	for i := 1; i < len(b); i += 2 {
+		if 'a' <= b[i] && b[i] <= 'z' {
+			b[i] -= 'a' - 'A'
+		}
+	}
+	return string(b)
+}

@@ -1,0 +1,80 @@
+package answers
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+
+	"github.com/miekg/dns"
+)
+
+// Unpack unpacks a reply. Package dns refuses a whole message because of one record whose data it cannot read, such as an
+// HTTPS record with a hint of 3 bytes: such records are of type dns.RFC3597 here, with their own type and bytes (RFC 3597
+// section 3). Unreadable options of an OPT record are dropped. Other malformed messages are errors.
+func Unpack(b []byte) (*dns.Msg, error) {
+	m := new(dns.Msg)
+	err := m.Unpack(b)
+	if err == nil || len(b) < HeaderLen {
+		return m, err
+	}
+	masked, types, ok := maskUnreadable(b)
+	if !ok || m.Unpack(masked) != nil {
+		return nil, err
+	}
+	for i, rr := range slices.Concat(m.Answer, m.Ns, m.Extra) {
+		if opt, ok := rr.(*dns.OPT); ok && types[i] == dns.TypeOPT {
+			opt.Option = nil
+		} else if types[i] != 0 {
+			rr.Header().Rrtype = types[i]
+		}
+	}
+	return m, nil
+}
+
+// maskUnreadable returns a copy of a message in which package dns can read all records, and the original types of the changed
+// ones by index. It returns false if that is impossible.
+func maskUnreadable(b []byte) (masked []byte, types map[int]uint16, ok bool) {
+	masked, types = bytes.Clone(b), map[int]uint16{}
+	at, records := HeaderLen, 0
+	for range binary.BigEndian.Uint16(b[4:]) {
+		if at, ok = SkipName(b, at); !ok {
+			return nil, nil, false
+		}
+		at += 4
+	}
+	for _, countAt := range sectionCounts {
+		records += int(binary.BigEndian.Uint16(b[countAt:]))
+	}
+	for i := range records {
+		r, ok := readRecord(b, at)
+		if !ok {
+			return nil, nil, false
+		}
+		if _, _, err := dns.UnpackRR(b, at); err != nil {
+			switch {
+			case r.rrtype == dns.TypeOPT && r.end-r.data >= optionHead: // one option of any data
+				binary.BigEndian.PutUint16(masked[r.data:], dns.EDNS0LOCALSTART)
+				binary.BigEndian.PutUint16(masked[r.data+2:], uint16(r.end-r.data-optionHead)) // #nosec G115 -- at most 16 bits
+			case mayBeOpaque(r.rrtype):
+				binary.BigEndian.PutUint16(masked[r.ttl-4:], dns.TypeReserved)
+			default:
+				return nil, nil, false
+			}
+			types[i] = r.rrtype
+		}
+		at = r.end
+	}
+	return masked, types, true
+}
+
+// mayBeOpaque reports whether Unpack returns unreadable data of a type as bytes. Those of other types may have compressed
+// names, which are valid in their message only (RFC 3597 section 4), or plugins expect them in the form of package dns.
+func mayBeOpaque(rrtype uint16) bool {
+	switch rrtype {
+	case dns.TypeNS, dns.TypeMD, dns.TypeMF, dns.TypeCNAME, dns.TypeSOA, dns.TypeMB, dns.TypeMG, dns.TypeMR, dns.TypePTR, dns.TypeMINFO, dns.TypeMX,
+		dns.TypeRP, dns.TypeAFSDB, dns.TypeRT, dns.TypeSIG, dns.TypePX, dns.TypeNXT, dns.TypeSRV, dns.TypeNAPTR,
+		dns.TypeA, dns.TypeAAAA, dns.TypeDNAME, dns.TypeRRSIG, dns.TypeOPT, dns.TypeTSIG:
+		return false
+	}
+	return true
+}
