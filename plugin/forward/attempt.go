@@ -26,7 +26,7 @@ type attempt struct {
 	tcpErr  error         // of TCP
 	open    bool          // the share is not over
 	passed  bool          // the next upstream was tried, while the upstream of this attempt may hold the query
-	refusal int           // response code to the query with the caller; 0 if it was not refused
+	refused bool          // the upstream has refused the query with options for cluster DNS
 	trial   bool          // of an upstream that is down
 	span    ot.Span       // nil without tracing, and after the last call
 }
@@ -85,12 +85,10 @@ func (x *exchange) receive(call *transport.Call) bool {
 func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time.Time) bool {
 	m, named := &x.message, x.isNamed(call)
 	x.explainResponse(a)
-	switch {
-	case !m.refuses():
-		if a.refusal != 0 && !named {
-			a.to.markUnnamed(a.refusal)
-		}
-	case named:
+	if named && (m.refuses() || m.rcode == dns.RcodeServerFailure || m.rcode == dns.RcodeRefused) {
+		a.to.doubtOptions()
+	}
+	if named && m.refuses() {
 		x.repeatUnnamed(a, m.rcode, overUDP, now)
 		return false
 	}

@@ -101,6 +101,7 @@ func (x *exchange) fellBack(a *attempt) {
 		reason = a.tcpErr.Error()
 	}
 	u.doubtTCP(reason)
+	u.doubtOptions()
 	if a.stream != nil { // the next query must not wait on the same connection
 		u.stream.Late(a.stream)
 	}
