@@ -156,6 +156,13 @@ func (c *sessionConn) serve() {
 			return
 		}
 		c.s.seen.add(r)
+		c.mu.Lock()
+		inSession := c.opened
+		c.mu.Unlock()
+		if opt := r.IsEdns0(); inSession && opt != nil && hasOption(opt, isKeepAlive) { // RFC 8490 section 7.1.2
+			_ = c.c.(*net.TCPConn).SetLinger(0)
+			return
+		}
 		held.Go(func() { c.answer(r) })
 	}
 }
@@ -190,6 +197,8 @@ func (c *sessionConn) answer(r *dns.Msg) {
 }
 
 func isNotify(code uint16) bool { return code == dso.OptionCode }
+
+func isKeepAlive(code uint16) bool { return code == dns.EDNS0TCPKEEPALIVE }
 
 // notifyOptions returns the number of requests for notification in a message.
 func notifyOptions(m *dns.Msg) (n int) {

@@ -42,7 +42,7 @@ func (x *exchange) newCall(a *attempt, overUDP bool) *transport.Call {
 	if call.Query != nil {
 		call = new(transport.Call)
 	}
-	*call = transport.Call{Query: x.queryFor(a, overUDP), Deadline: x.deadline, Owner: x, Alone: x.alone}
+	*call = transport.Call{Query: x.queryFor(a, overUDP), Deadline: x.deadline, Owner: x, Alone: x.alone || x.unusual}
 	x.explainCall(a, call, overUDP)
 	return call
 }

@@ -62,6 +62,7 @@ type conn struct {
 	answered   int
 	highest    int  // number of the last query that was answered
 	retired    bool // gets no more queries
+	alone      bool // for a query that requires that: its answer and its end show nothing about the server
 	closed     bool
 
 	copies   int // of its queries sent by others since the last answer
@@ -335,7 +336,7 @@ func (c *conn) observe(f *flight, message []byte, now time.Time) {
 		c.pool.Coherence.Lost.lapse()
 	}
 	idle, ok := keepAliveOf(message)
-	if !ok {
+	if !ok || c.alone {
 		return
 	}
 	if c.session != nil && c.session.open {
