@@ -96,7 +96,10 @@ func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time
 		x.callFailed(a, err, overUDP, now)
 		return false
 	}
-	if m.voucher = call.Voucher; x.failover > 0 {
+	if m.voucher = call.Voucher; overUDP && a.to.pool != nil {
+		m.voucher = a.to.pool.WithoutSession()
+	}
+	if x.failover > 0 {
 		m.voucher = nil // the reply that led to the failover may end before
 	}
 	return x.evaluate(a, overUDP, now)

@@ -2,8 +2,10 @@ package forward
 
 import (
 	"fmt"
+	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -92,4 +94,59 @@ func TestServerThatClosesConnectionsOfOneClient(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSessionIsOpenBeforeTheFirstQuery: the first answer after a start is valid until the session reports its end.
+func TestSessionIsOpenBeforeTheFirstQuery(t *testing.T) {
+	s := startSessions(t)
+	f := chainOf(t, stanzaOf("coherent", s.addr))
+	within(t, "the session vouches", func() bool { return upstreamOf(f, 0).vouches(nil) })
+	if first := overWire(t, f, question("first.example.")); !first.voucher.Vouches(answers.Now()) {
+		t.Errorf("error %v and voucher %v", first.err, first.voucher)
+	}
+}
+
+// TestAnswersBeforeTheSessionAreFetchedAgain: a change would not be reported for answers that are older than the session.
+func TestAnswersBeforeTheSessionAreFetchedAgain(t *testing.T) {
+	for name, options := range map[string]string{"TCP": "coherent", "UDP": "coherent\nfallback udp"} {
+		t.Run(name, func(t *testing.T) {
+			s := startSessions(t)
+			s.opens = make(chan struct{})
+			opens := sync.OnceFunc(func() { close(s.opens) })
+			defer opens()
+			if name == "UDP" {
+				s.mute.Store(true)
+				startUDP(t, s.addr)
+			}
+			f := chainOf(t, stanzaOf(options, s.addr))
+			upstreamOf(f, 0).tcpAgain = 10 * time.Millisecond
+			wire := overWire(t, f, question("wire.example."))
+			a, chain := throughChain(f, question("chain.example."))
+			if wire.err != nil || a.Msg == nil || wire.voucher.Lapsed() || chain.Lapsed() {
+				t.Fatalf("errors %v and %v; lapsed: %t, %t", wire.err, a.err, wire.voucher.Lapsed(), chain.Lapsed())
+			}
+			opens()
+			s.mute.Store(false)
+			within(t, "the older answers lapse", func() bool { return wire.voucher.Lapsed() && chain.Lapsed() })
+			if wire.voucher.Vouches(answers.Now()) || chain.Ended() {
+				t.Error("the session vouches for an answer that is older, or has ended it")
+			}
+		})
+	}
+}
+
+// startUDP starts a server over UDP.
+func startUDP(t *testing.T, address string) {
+	t.Helper()
+	c, err := net.ListenPacket("udp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &dns.Server{PacketConn: c, Handler: replies(addressReply)}
+	var ended sync.WaitGroup
+	ended.Go(func() { _ = server.ActivateAndServe() }) // the error is that of the end
+	t.Cleanup(func() {
+		_ = c.Close()
+		ended.Wait()
+	})
 }

@@ -135,6 +135,7 @@ func (u *upstream) checkTCP(reason string) {
 			if u.tcpBad.Swap(false) {
 				log.Infof("Upstream %s answers over TCP again", u.address)
 			}
+			u.openSession()
 			return
 		}
 		if u.probe(u.udp) == nil && !u.tcpBad.Swap(true) {

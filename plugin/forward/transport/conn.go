@@ -306,6 +306,7 @@ func (c *conn) complete(f *flight, message []byte, now time.Time) {
 	c.observe(f, message, now)
 	c.used = now
 	p.observeRTT(now.Sub(f.sent))
+	call.Voucher = c.voucher(call.Query, message, f.sent)
 	c.remove(f)
 	for len(call.flights) > 0 { // copies
 		other := call.flights[0]
@@ -317,7 +318,6 @@ func (c *conn) complete(f *flight, message []byte, now time.Time) {
 	}
 	call.avoid = c
 	p.spareFlights.put(f)
-	call.Voucher = c.voucher(call.Query, message)
 	p.end(call, message, nil)
 }
 

@@ -489,6 +489,7 @@ func (p *Pool) failed(c *conn, err error) {
 	if !errors.Is(err, context.Canceled) { // by this side
 		p.backOff(p.now(), err)
 		p.handshakeFailed(p.now())
+		p.reopenSession()
 	}
 	p.moveAll(c, err)
 	if len(p.conns) == 0 {
