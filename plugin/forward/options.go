@@ -28,7 +28,7 @@ func (u *upstream) doubtOptions() {
 	}
 }
 
-// checkOptions queries the upstream with and without the options. While it answers only those without, so it does clients' queries.
+// checkOptions queries the upstream with and without the options. While it answers only those without, clients' queries have none.
 func (u *upstream) checkOptions() {
 	defer u.optionCheck.Store(false)
 	for wait := time.Duration(0); sleep(u.ctx, wait); wait = u.optionsAgain {
