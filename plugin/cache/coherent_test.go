@@ -568,6 +568,11 @@ func TestLateReply(t *testing.T) {
 		if b.put(key, late(), false) {
 			t.Error("the reply replaced a vouched answer")
 		}
+		older := late()
+		older.Voucher = olderVoucher(b.now)
+		if b.put(key, older, false) {
+			t.Error("the reply from before the session replaced a vouched answer")
+		}
 		ended := late()
 		ended.Voucher = b.session.Voucher([]uint64{2})
 		b.invalidate(2)
@@ -580,6 +585,39 @@ func TestLateReply(t *testing.T) {
 			t.Error("the reply did not replace an answer whose session is closed")
 		}
 		b.want("w. A", address(2, 60))
+	})
+}
+
+// olderVoucher returns the voucher of an answer that was received while no session was open.
+func olderVoucher(now func() time.Duration) *coherence.Voucher {
+	s := coherence.NewSession(now)
+	v := s.Voucher([]uint64{1})
+	s.Close()
+	return v
+}
+
+// TestOlderThanSession has an answer from before the first session: its TTL applies, and another process may restore it.
+func TestOlderThanSession(t *testing.T) {
+	inBubble(t, "older", func(t *testing.T) {
+		b := newTestCache(t, "cache")
+		v := olderVoucher(b.now)
+		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			if p := answers.PropertiesOf(ctx, r); p != nil {
+				p.Voucher = v
+			}
+			m := replyTo(t, r, address(1, 30))
+			return m.Rcode, w.WriteMsg(m)
+		})
+		b.want("w. A", address(1, 30))
+		time.Sleep(29 * time.Second)
+		b.want("w. A", address(1, 1))
+		if !isRestorable(b.entry("w. A"), b.now()) {
+			t.Error("the answer is not restored by another process")
+		}
+		b.wantQueries(1)
+		time.Sleep(time.Second)
+		b.want("w. A", address(1, 30))
+		b.wantQueries(2)
 	})
 }
 

@@ -18,7 +18,7 @@ import (
 // Entries for one view or with a search list depend on the cluster and the caller.
 func isRestorable(e *answers.Entry, now time.Duration) bool {
 	state, ok := e.State.(*entryState)
-	return ok && e.Cached && e.Costly && e.Voucher == nil && !e.ByGeneration() && e.Views == nil && e.Serial == nil && !e.Waits &&
+	return ok && e.Cached && e.Costly && e.Voucher.LastVouched(now) == 0 && !e.ByGeneration() && e.Views == nil && e.Serial == nil && !e.Waits &&
 		!state.failure && state.wildcard == "" && freshnessOf(e, now) != unusable
 }
 

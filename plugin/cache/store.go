@@ -166,7 +166,7 @@ func (c *Cache) putDetached(key []byte, e *answers.Entry, refresh bool) bool {
 	defer c.putting.Unlock()
 	old := c.store.Get(key)
 	if now := c.now(); freshnessOf(old, now) != unusable {
-		late := e.Voucher == nil && old.Vouched(now) || !e.Current() && freshnessOf(old, now) == fresh // of another connection: not newer
+		late := !e.Vouched(now) && old.Vouched(now) || !e.Current() && freshnessOf(old, now) == fresh // of another connection: not newer
 		if late || c.prefers(old, e) {
 			return false
 		}

@@ -27,7 +27,7 @@ type attempt struct {
 	open    bool          // the share is not over
 	damaged bool          // a reply over UDP was malformed
 	passed  bool          // the next upstream was tried, while the upstream of this attempt may hold the query
-	refusal int           // response code to the query with the caller; 0 if it was not refused
+	refused bool          // the upstream has refused the query with options for cluster DNS
 	trial   bool          // of an upstream that is down
 	span    ot.Span       // nil without tracing, and after the last call
 }
@@ -89,12 +89,10 @@ func (x *exchange) receive(call *transport.Call) bool {
 func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time.Time) bool {
 	m, named := &x.message, x.isNamed(call)
 	x.explainResponse(a)
-	switch {
-	case !m.refuses():
-		if a.refusal != 0 && !named {
-			a.to.markUnnamed(a.refusal)
-		}
-	case named:
+	if named && (m.refuses() || m.rcode == dns.RcodeServerFailure || m.rcode == dns.RcodeRefused) {
+		a.to.doubtOptions()
+	}
+	if named && m.refuses() {
 		x.repeatUnnamed(a, m.rcode, overUDP, now)
 		return false
 	}
@@ -102,7 +100,10 @@ func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time
 		x.callFailed(a, err, overUDP, now)
 		return false
 	}
-	if m.voucher = call.Voucher; x.failover > 0 {
+	if m.voucher = call.Voucher; overUDP && a.to.pool != nil {
+		m.voucher = a.to.pool.WithoutSession()
+	}
+	if x.failover > 0 {
 		m.voucher = nil // the reply that led to the failover may end before
 	}
 	return x.evaluate(a, overUDP, now)

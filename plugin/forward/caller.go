@@ -8,7 +8,6 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
@@ -18,8 +17,6 @@ const (
 	// ednsRoom is the maximum reply in bytes to a query to which an OPT record is added: the limit of a client without EDNS
 	// (RFC 1035 section 4.2.1), and the OPT record, which is removed.
 	ednsRoom = dns.MinMsgSize + 11
-	// unnamedFor is the time for which an upstream that refuses the option gets queries without it.
-	unnamedFor = time.Minute
 	// maxPlainRcode is the maximum response code of a reply without an OPT record.
 	maxPlainRcode = 0xf
 )
@@ -150,10 +147,10 @@ func (m *message) refuses() bool {
 }
 
 // repeatUnnamed repeats a refused query without the options for cluster DNS, over the same transport.
-func (x *exchange) repeatUnnamed(a *attempt, refusal int, overUDP bool, now time.Time) {
+func (x *exchange) repeatUnnamed(a *attempt, rcode int, overUDP bool, now time.Time) {
 	a.to.works()
-	a.to.observe(refusal, now.Sub(a.started))
-	a.refusal = refusal
+	a.to.observe(rcode, now.Sub(a.started))
+	a.refused = true
 	if overUDP {
 		x.sendUDP(a)
 	} else {
@@ -164,7 +161,7 @@ func (x *exchange) repeatUnnamed(a *attempt, refusal int, overUDP bool, now time
 // queryFor returns the query of an attempt, over UDP or another transport.
 func (x *exchange) queryFor(a *attempt, overUDP bool) []byte {
 	switch {
-	case len(x.named)+len(x.notify) == 0 || a.refusal != 0 || a.to.isUnnamed():
+	case len(x.named)+len(x.notify) == 0 || a.refused || a.to.unnamed.Load():
 		return x.plain
 	case len(x.notify) > 0 && !overUDP && a.to.notifies():
 		return x.notify
@@ -172,27 +169,4 @@ func (x *exchange) queryFor(a *attempt, overUDP bool) []byte {
 		return x.named
 	}
 	return x.plain
-}
-
-// isUnnamed reports whether an upstream gets queries without the options for cluster DNS.
-func (u *upstream) isUnnamed() bool {
-	until := u.unnamedUntil.Load()
-	return until != 0 && int64(answers.Now()) < until
-}
-
-// markUnnamed sends queries without the options for cluster DNS to an upstream for unnamedFor: it refused a query with them
-// and answered it without.
-func (u *upstream) markUnnamed(refusal int) {
-	code := dns.RcodeToString[refusal]
-	if refusal == dns.RcodeBadVers { // RcodeToString returns BADSIG, another name of the code
-		code = "BADVERS"
-	}
-	if u.unnamedUntil.Swap(int64(answers.Now()+unnamedFor)) == 0 {
-		option := "caller"
-		if u.c.caller == nil {
-			option = "coherent"
-		}
-		log.Warningf("Upstream %s answers %s to queries with the option %s: it gets queries without it, and with it again after %v",
-			u.address, code, option, unnamedFor)
-	}
 }

@@ -3,6 +3,7 @@ package forward
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,7 +11,6 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
@@ -195,7 +195,7 @@ func TestCaller_All(t *testing.T) {
 			if wrong := a.wrong(m); wrong != "" {
 				t.Fatal(wrong)
 			}
-			for _, got := range append(late.all(), second.all()...) {
+			for _, got := range append(late.clients(), second.clients()...) {
 				checkForwarded(t, name, m, got, []string{nodeA})
 			}
 			checkReply(t, name, m, a.Msg)
@@ -259,7 +259,7 @@ func TestCaller_Refused(t *testing.T) {
 		to       func(*dns.Msg) bool
 		extra    func() []dns.RR
 		rcode    int
-		received []int // queries at the server, after each of three of the client
+		received []int // clients' queries at the server, after each of three of the client
 	}{
 		"FORMERR to EDNS":              {dns.RcodeFormatError, false, hasEDNS, clientQueries["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
 		"FORMERR without a question":   {dns.RcodeFormatError, true, hasEDNS, clientQueries["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
@@ -267,7 +267,7 @@ func TestCaller_Refused(t *testing.T) {
 		"BADVERS to the option":        {dns.RcodeBadVers, false, hasCaller, clientQueries["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
 		"BADVERS, and with EDNS":       {dns.RcodeBadVers, false, hasCaller, clientQueries["with EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
 		"FORMERR, and with the option": {dns.RcodeFormatError, false, hasCaller, clientQueries["with the option"], dns.RcodeSuccess, []int{2, 3, 4}},
-		"FORMERR to the client's EDNS": {dns.RcodeFormatError, false, hasEDNS, clientQueries["with EDNS"], dns.RcodeFormatError, []int{2, 4, 6}},
+		"FORMERR to the client's EDNS": {dns.RcodeFormatError, false, hasEDNS, clientQueries["with EDNS"], dns.RcodeFormatError, []int{2, 3, 4}},
 		"FORMERR to everything":        {dns.RcodeFormatError, false, always, clientQueries["without EDNS"], dns.RcodeFormatError, []int{2, 4, 6}},
 		"another failure":              {dns.RcodeServerFailure, false, always, clientQueries["without EDNS"], dns.RcodeServerFailure, []int{1, 2, 3}},
 		"a code that needs EDNS":       {dns.RcodeBadCookie, false, hasEDNS, clientQueries["without EDNS"], dns.RcodeServerFailure, []int{1, 2, 3}},
@@ -286,8 +286,11 @@ func TestCaller_Refused(t *testing.T) {
 					if wrong := a.wrong(m); c.rcode == dns.RcodeSuccess && wrong != "" {
 						t.Error(wrong)
 					}
-					if got := len(seen.all()); got != n {
+					if got := len(seen.clients()); got != n {
 						t.Errorf("after query %d the server had received %d queries, want %d", i, got, n)
+					}
+					if i == 0 && c.received[1] == n+1 && c.received[0] > 1 {
+						learned(t, f)
 					}
 				}
 				for _, got := range seen.all() {
@@ -300,24 +303,26 @@ func TestCaller_Refused(t *testing.T) {
 	}
 }
 
-// TestCaller_Again: an upstream that has refused the option gets it again after unnamedFor, by a monotonic clock.
+// TestCaller_Again: an upstream that has refused the option gets it again when it answers queries of forward with it.
 func TestCaller_Again(t *testing.T) {
 	var seen sight
-	at := script{tcp: replies(refusal(&seen, dns.RcodeFormatError, false, func(r *dns.Msg) bool { return r.IsEdns0() != nil }))}.address(t)
+	var accepts atomic.Bool
+	hasEDNS := func(r *dns.Msg) bool { return r.IsEdns0() != nil }
+	at := script{tcp: replies(refusal(&seen, dns.RcodeFormatError, false, func(r *dns.Msg) bool { return hasEDNS(r) && !accepts.Load() }))}.address(t)
 	f := chainOf(t, stanzaOf("caller node-a zone-1", at))
 	u := upstreamOf(f, 0)
+	u.optionsAgain = 10 * time.Millisecond
 	wantRight(t, f, false, "a.example.")
-	if left := time.Duration(u.unnamedUntil.Load()) - answers.Now(); left > unnamedFor || left < unnamedFor/2 {
-		t.Errorf("no caller for %v", left)
-	}
+	learned(t, f)
 	wantRight(t, f, false, "b.example.")
-	u.unnamedUntil.Store(1)
+	accepts.Store(true)
+	within(t, "the option is used again", func() bool { return !u.unnamed.Load() })
 	wantRight(t, f, false, "c.example.")
 	var named []bool
-	for _, r := range seen.all() {
-		named = append(named, r.IsEdns0() != nil)
+	for _, r := range seen.clients() {
+		named = append(named, hasEDNS(r))
 	}
-	if want := []bool{true, false, false, true, false}; !slices.Equal(named, want) {
+	if want := []bool{true, false, false, true}; !slices.Equal(named, want) {
 		t.Errorf("queries with EDNS: %v, want %v", named, want)
 	}
 }
@@ -341,7 +346,7 @@ func TestCaller_RefusedThenSilent(t *testing.T) {
 			if wrong := queryOver(f, m, tcp).wrong(m); wrong != "" {
 				t.Fatal(wrong)
 			}
-			if len(first.all()) != 2 || len(second.all()) != 1 || !slices.Equal(callersOf(second.all()[0]), []string{nodeA}) {
+			if len(first.clients()) != 2 || len(second.all()) != 1 || !slices.Equal(callersOf(second.all()[0]), []string{nodeA}) {
 				t.Errorf("the servers got %v and %v", first.all(), second.all())
 			}
 		})

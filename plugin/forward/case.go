@@ -3,7 +3,6 @@ package forward
 import (
 	"time"
 
-	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
@@ -28,8 +27,7 @@ func (u *upstream) doubtCase() {
 // checkCase queries a name in both cases, twice: an attacker would have to forge both replies.
 func (u *upstream) checkCase() {
 	for range 2 {
-		var call transport.Call
-		if u.probeFor(u.udp, &call, mixedCase(u.c.caseName())) != nil || !call.CaseChanged {
+		if r := u.query(u.udp, u.c.checkQuery(mixedCase(u.c.caseName()))); r.err != nil || !r.caseChanged {
 			return
 		}
 	}

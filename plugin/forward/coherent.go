@@ -34,6 +34,13 @@ func (u *upstream) coherence(maxAge time.Duration) *transport.Coherence {
 	}
 }
 
+// openSession opens a session before the first query.
+func (u *upstream) openSession() {
+	if u.pool != nil {
+		u.pool.OpenSession()
+	}
+}
+
 // notifies reports whether the upstream gets requests for notification.
 func (u *upstream) notifies() bool { return u.pool != nil && u.pool.Notifies() }
 

@@ -43,7 +43,7 @@ func (x *exchange) newCall(a *attempt, overUDP bool) *transport.Call {
 		call = new(transport.Call)
 	}
 	*call = transport.Call{
-		Query: x.queryFor(a, overUDP), Deadline: x.deadline, Owner: x, Alone: x.alone, AnyCase: overUDP && a.to.changesCase(), Signed: x.signed,
+		Query: x.queryFor(a, overUDP), Deadline: x.deadline, Owner: x, Alone: x.alone || x.unusual, AnyCase: overUDP && a.to.changesCase(), Signed: x.signed,
 	}
 	x.explainCall(a, call, overUDP)
 	return call
@@ -103,6 +103,7 @@ func (x *exchange) fellBack(a *attempt) {
 		reason = a.tcpErr.Error()
 	}
 	u.doubtTCP(reason)
+	u.doubtOptions()
 	if a.stream != nil { // the next query must not wait on the same connection
 		u.stream.Late(a.stream)
 	}
@@ -136,6 +137,7 @@ func (u *upstream) checkTCP(reason string) {
 			if u.tcpBad.Swap(false) {
 				log.Infof("Upstream %s answers over TCP again", u.address)
 			}
+			u.openSession()
 			return
 		}
 		if u.probe(u.udp) == nil && !u.tcpBad.Swap(true) {

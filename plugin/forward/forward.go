@@ -75,7 +75,9 @@ func (f *Forward) use(endpoints []endpoint) {
 		if i >= 0 {
 			now = append(now, before[i])
 		} else {
-			now = append(now, newUpstream(&f.config, &f.lost, e))
+			u := newUpstream(&f.config, &f.lost, e)
+			u.openSession()
+			now = append(now, u)
 		}
 	}
 	f.upstreams.Store(&now)

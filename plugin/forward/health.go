@@ -39,7 +39,9 @@ type health struct {
 	caseChecked atomic.Int64 // time of the last check of the case of replies, and the end of queries in lower case, on the clock of
 	caseUntil   atomic.Int64 // answers.Now; 0 is never yet
 
-	unnamedUntil atomic.Int64 // end of queries without the options for cluster DNS, on the clock of answers.Now; 0 is never yet
+	unnamed      atomic.Bool   // queries have no options for cluster DNS, see checkOptions
+	optionCheck  atomic.Bool   // the options are being checked, or were lately
+	optionsAgain time.Duration // unnamedFor; tests shorten it
 }
 
 // down reports whether an upstream counts as down.
@@ -63,6 +65,7 @@ func (u *upstream) works() {
 
 // failed records a query without an answer, and checks the upstream until it answers.
 func (u *upstream) failed() {
+	u.doubtOptions()
 	if u.c.maxFails == 0 {
 		return
 	}
@@ -127,42 +130,59 @@ var errNoAnswer = errors.New("no answer in time")
 
 // probe queries the NS records of the root, or of the domain of health_check. Any answer is good.
 func (u *upstream) probe(carrier transport.Carrier) error {
-	return u.probeFor(carrier, &transport.Call{}, u.c.checkName)
+	if r := u.query(carrier, u.c.checkQuery(u.c.checkName)); !errors.Is(r.err, transport.ErrWrongAnswer) {
+		return r.err
+	}
+	return nil
 }
 
-// probeFor is probe for any name.
-func (u *upstream) probeFor(carrier transport.Carrier, call *transport.Call, name string) error {
-	m := new(dns.Msg)
-	m.SetQuestion(name, dns.TypeNS)
-	m.RecursionDesired = u.c.checkRecursion
+// checkQuery returns the query of a check for a name.
+func (c *config) checkQuery(name string) *dns.Msg {
+	m := new(dns.Msg).SetQuestion(name, dns.TypeNS)
+	m.RecursionDesired = c.checkRecursion
+	return m
+}
+
+// query sends a query of this program.
+func (u *upstream) query(carrier transport.Carrier, m *dns.Msg) result {
 	query, err := m.Pack()
 	if err != nil {
-		return err
+		return result{err: err}
 	}
 	done := make(ended, 1)
 	// On a shared connection it might wait for other answers.
-	*call = transport.Call{Query: query, Deadline: time.Now().Add(checkTime), Owner: done, Alone: true}
+	call := &transport.Call{Query: query, Deadline: time.Now().Add(checkTime), Owner: done, Alone: true}
 	var b batch.Batch
 	if err := carrier.Send(&b, call); err != nil {
-		return err
+		return result{err: err}
 	}
 	b.Flush()
 	late := time.NewTimer(checkTime)
 	defer late.Stop()
 	select {
-	case err := <-done:
-		if errors.Is(err, transport.ErrWrongAnswer) {
-			return nil
-		}
-		return err
+	case r := <-done:
+		return r
 	case <-late.C:
 		carrier.Cancel(call)
-		return errNoAnswer
+		return result{err: errNoAnswer}
 	}
 }
 
-// ended has the error of a call that has ended.
-type ended chan error
+// result has the properties of the reply to a query of this program, or an error.
+type result struct {
+	rcode       int
+	caseChanged bool // see transport.Call
+	err         error
+}
+
+// ended receives the result of a call.
+type ended chan result
 
 // Ended implements transport.Owner.
-func (e ended) Ended(_ *batch.Batch, call *transport.Call) { e <- call.Err }
+func (e ended) Ended(_ *batch.Batch, call *transport.Call) {
+	var m message
+	if call.Err == nil {
+		m.parse(call.Reply, false) // of a malformed one, too, it sets the response code
+	}
+	e <- result{m.rcode, call.CaseChanged, call.Err}
+}

@@ -21,6 +21,7 @@ type queries struct {
 	addedOPT bool   // to named and notify; plain has none
 	searches bool   // named has the client's search list
 	alone    bool   // a zone transfer, which needs its own connection
+	unusual  bool   // see isUnusual
 	signed   bool   // with a TSIG record
 }
 
@@ -33,7 +34,7 @@ func (x *exchange) setMessage(state *request.Request) error {
 	if len(r.Question) != 1 { // RFC 9619
 		return errQuestions
 	}
-	x.alone, x.signed = isTransfer(r.Question[0].Qtype), r.IsTsig() != nil
+	x.alone, x.unusual, x.signed = isTransfer(r.Question[0].Qtype), isUnusual(r), r.IsTsig() != nil
 	out := withoutHops(r)
 	if out.Compress { // options could not be added before the end
 		out = withExtra(out, out.Extra)
@@ -54,6 +55,14 @@ func (x *exchange) setMessage(state *request.Request) error {
 	}
 	x.addOptions(opt, state.Name(), list)
 	return nil
+}
+
+// isUnusual reports whether a query has anything but RD, AD, CD, a question and an OPT record. A server may close the connection
+// because of it, as one with sessions does after edns-tcp-keepalive, which a signed query retains (RFC 8490 section 7.1.2): over
+// TCP and TLS such a query has its own connection.
+func isUnusual(r *dns.Msg) bool {
+	return r.Opcode != dns.OpcodeQuery || r.Authoritative || r.Truncated || r.RecursionAvailable || r.Zero || r.Rcode != 0 ||
+		len(r.Answer)+len(r.Ns) > 0 || len(r.Extra) > 1 || len(r.Extra) == 1 && r.Extra[0].Header().Rrtype != dns.TypeOPT
 }
 
 // setQuery sets an ordinary query. Its options are for one hop.

@@ -35,7 +35,7 @@ type upstream struct {
 func newUpstream(c *config, lost *transport.LostSessions, e endpoint) *upstream {
 	u := &upstream{endpoint: e, c: c, lost: lost, took: durations{to: e.address}}
 	u.ctx, u.cancel = context.WithCancel(context.Background())
-	u.tcpAgain = tcpPause
+	u.tcpAgain, u.optionsAgain = tcpPause, unnamedFor
 	used.begin(e.address, u.isCoherent())
 	switch e.protocol {
 	case protocols.HTTPS, protocols.QUIC:

@@ -46,7 +46,8 @@ type Call struct {
 	Query    []byte    // packed, with one question; not changed, and its id not used
 	Deadline time.Time // of an answer, for carriers with a goroutine for each query
 	Owner    Owner
-	// Alone requests a connection without other queries, for a transfer of many messages. The first message is the answer.
+	// Alone requests a connection without other queries: for a transfer of many messages, of which the first is the answer, and
+	// for a query because of which the server may close the connection. That shows nothing about the server.
 	Alone bool
 	// AnyCase accepts a reply over UDP whose question has another case; the query has the name in lower case. Over other transports,
 	// which are hard to forge, such a reply is always accepted.

@@ -92,6 +92,7 @@ type coherent struct {
 	refusals    int   // successive ones
 	closes      int   // see maxClosedRequests
 	pauses      int   // successive brief ones
+	reopens     bool  // a connection is opened soon, see reopenSession
 	pausedUntil time.Time
 	refusedAt   time.Time // of the last refusal
 	leftAt      time.Time // the server has closed a connection for another reason than its idle time
@@ -141,6 +142,59 @@ func (p *Pool) Vouches(call *Call) bool {
 		}
 	}
 	return false
+}
+
+// OpenSession opens a connection with a session before the first query: answers that are received without one have their TTL.
+func (p *Pool) OpenSession() {
+	if p.Coherence == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.unlockInCaller(nil)
+	p.openFirst(p.now())
+}
+
+// reopenSession opens a connection soon if answers wait for a session, in which they can be fetched again; later after each failed
+// handshake.
+func (p *Pool) reopenSession() {
+	if p.Coherence == nil || p.closing || p.unsupported || p.reopens || !p.Coherence.Lost.some.Load() {
+		return
+	}
+	p.reopens = true
+	time.AfterFunc(jittered(min(maxBriefPause<<min(p.failures, 8), sessionPause)), func() {
+		p.mu.Lock()
+		defer p.unlockInCaller(nil)
+		p.reopens = false
+		p.openFirst(p.now())
+	})
+}
+
+// openFirst opens a connection if there is none, for a session.
+func (p *Pool) openFirst(now time.Time) {
+	if len(p.conns) == 0 && !p.closing && p.mayConnect(now) {
+		p.openShared()
+	}
+}
+
+// WithoutSession returns the voucher of an answer of the server that was received by another carrier: nil while a session is open.
+func (p *Pool) WithoutSession() *coherence.Voucher {
+	if p.Coherence == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sessions > 0 {
+		return nil
+	}
+	return p.withoutSession()
+}
+
+// withoutSession returns the voucher of an answer that was received while no session was open; nil if the server opens none.
+func (p *Pool) withoutSession() *coherence.Voucher {
+	if !p.mayHaveSessions() {
+		return nil
+	}
+	return p.Coherence.Lost.voucher(p.Coherence.Now)
 }
 
 // HeartbeatAge returns the time since the last heartbeat of a session was sent, at the latest; false without an open session
@@ -331,6 +385,7 @@ func (p *Pool) sessionLost(c *conn, err error, now time.Time) (because bool) {
 			p.Coherence.Fallbacks[SessionClosed].Inc()
 		}
 		p.setNotifies(now)
+		p.reopenSession()
 	}
 	return because
 }
@@ -382,6 +437,7 @@ func (p *Pool) tend(c *conn, now time.Time, beats bool) {
 	case s.rejected:
 		if p.mayOpen(c, now) { // on another connection
 			p.retire(c)
+			p.openFirst(now)
 		}
 	case s.awaits && now.Sub(s.sentAt) >= responseTime:
 		if c.violation == nil {

@@ -62,6 +62,7 @@ type conn struct {
 	answered   int
 	highest    int  // number of the last query that was answered
 	retired    bool // gets no more queries
+	alone      bool // for a query that requires that: its answer and its end show nothing about the server
 	closed     bool
 
 	copies   int // of its queries sent by others since the last answer
@@ -311,6 +312,7 @@ func (c *conn) complete(f *flight, message []byte, now time.Time) {
 	c.observe(f, message, now)
 	c.used = now
 	p.observeRTT(now.Sub(f.sent))
+	call.Voucher = c.voucher(call.Query, message, f.sent)
 	c.remove(f)
 	for len(call.flights) > 0 { // copies
 		other := call.flights[0]
@@ -322,7 +324,6 @@ func (c *conn) complete(f *flight, message []byte, now time.Time) {
 	}
 	call.avoid = c
 	p.spareFlights.put(f)
-	call.Voucher = c.voucher(call.Query, message)
 	p.end(call, message, nil)
 }
 
@@ -341,7 +342,7 @@ func (c *conn) observe(f *flight, message []byte, now time.Time) {
 		c.pool.Coherence.Lost.lapse()
 	}
 	idle, ok := keepAliveOf(message)
-	if !ok {
+	if !ok || c.alone {
 		return
 	}
 	if c.session != nil && c.session.open {

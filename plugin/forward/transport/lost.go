@@ -3,16 +3,33 @@ package transport
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
-// LostSessions are the sessions of some pools that were lost: no message reports the end of their answers. When a query is answered
-// in another session, they can be fetched again, and lapse.
+// LostSessions are the sessions of some pools that were lost: no message reports the end of their answers. When another session
+// works, they can be fetched again, and lapse.
 type LostSessions struct {
 	some atomic.Bool // all is not empty
 	mu   sync.Mutex
 	all  []*coherence.Session // each had answers since the last call of lapse: there are no more than connections
+	// without is the voucher of the answers that were received while no session was open, as if that were a lost one.
+	without *coherence.Voucher
+}
+
+// voucher returns the voucher of an answer that is received while no session is open: nothing vouches for it.
+func (l *LostSessions) voucher(now func() time.Duration) *coherence.Voucher {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.without == nil {
+		s := coherence.NewSession(now)
+		l.without = s.Voucher([]uint64{1})
+		s.Close()
+		l.all = append(l.all, s)
+		l.some.Store(true)
+	}
+	return l.without
 }
 
 func (l *LostSessions) add(s *coherence.Session) {
@@ -32,6 +49,6 @@ func (l *LostSessions) lapse() {
 	for _, s := range l.all {
 		s.Retire()
 	}
-	l.all = nil
+	l.all, l.without = nil, nil
 	l.some.Store(false)
 }

@@ -216,7 +216,9 @@ func (p *Pool) place(call *Call) (*conn, error) {
 		if now.Before(p.delayedUntil) {
 			return nil, errDelay
 		}
-		return p.openAlone(), nil
+		c := p.openAlone()
+		c.alone = call.moves == 0 // not after the server has closed connections of others
+		return c, nil
 	}
 	depth := p.depth(now)
 	p.retireOld(now)
@@ -487,6 +489,7 @@ func (p *Pool) failed(c *conn, err error) {
 	if !errors.Is(err, context.Canceled) { // by this side
 		p.backOff(p.now(), err)
 		p.handshakeFailed(p.now())
+		p.reopenSession()
 	}
 	p.moveAll(c, err)
 	if len(p.conns) == 0 {
@@ -525,7 +528,7 @@ func (p *Pool) lost(c *conn, err error) {
 	p.Metrics.Connections.Dec()
 	p.remove(c)
 	c.wakeWriter() // for it to end
-	if because := p.sessionLost(c, err, p.now()); closedByServer(err) && !because {
+	if because := p.sessionLost(c, err, p.now()); closedByServer(err) && !because && !c.alone {
 		p.observeClose(c)
 	}
 	p.moveAll(c, fmt.Errorf("%w: %w", errClosed, err))

@@ -275,6 +275,9 @@ func (c *conn) heard(clock uint64, now time.Time) {
 	s := c.session
 	c.noteSilence(now)
 	if s.Heard(clock) {
+		if c.waitsSince.IsZero() { // otherwise with the answer
+			c.pool.Coherence.Lost.lapse()
+		}
 		s.quiet = s.quiet && !s.Vouches(c.pool.Coherence.Now())
 		return
 	}
@@ -321,15 +324,18 @@ func (c *conn) keepAlive(data []byte) error {
 	return nil
 }
 
-// voucher returns the voucher for the answer to a query that was received in the session, nil if it has no handles or the query
-// has not requested them.
-func (c *conn) voucher(query, reply []byte) *coherence.Voucher {
+// voucher returns the voucher for the answer to a query that was sent at a time, nil if it has no handles or the query has not
+// requested them.
+func (c *conn) voucher(query, reply []byte, sent time.Time) *coherence.Voucher {
 	s := c.session
 	if s == nil || !s.open {
-		return nil
+		return c.pool.withoutSession()
 	}
 	data, ok := optionOf(reply, dso.OptionCode)
 	if !ok || len(data) == 0 {
+		if sent.Before(s.openedAt) {
+			return c.pool.withoutSession()
+		}
 		return nil
 	}
 	if _, requested := optionOf(query, dso.OptionCode); !requested {

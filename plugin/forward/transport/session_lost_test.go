@@ -127,6 +127,22 @@ func TestSession_LostAnswersLapse(t *testing.T) {
 		}
 		b.learn(b.begin(), "b.example.", 1)
 	})
+	t.Run("another connection without a query", func(t *testing.T) {
+		b := newCoherent(t, newServer(t), 100, 1)
+		c := b.begin()
+		v := b.learn(c, "a.example.", 1)
+		b.refuse()
+		dials := b.dials.Load()
+		lose(b, c)
+		eventually(t, "a connection is tried", func() bool { return b.dials.Load() > dials })
+		if v.Lapsed() {
+			t.Error("the answers have lapsed, although no server works")
+		}
+		b.again()
+		c = b.accept()
+		c.respond(b.opening(c.request()), b.beat())
+		eventually(t, "the answers have lapsed", v.Lapsed)
+	})
 	t.Run("one that answers nothing", func(t *testing.T) {
 		b := newCoherent(t, newServer(t), 100, 1)
 		c := b.begin()

@@ -125,7 +125,9 @@ func TestSession_RetryDelayOfRequest(t *testing.T) {
 	s.answered()
 	b.clock.skip(time.Second)
 	c.end() // it gets no other request
-	b.begin()
+	c = b.accept()
+	c.respond(b.opening(c.request()), b.beat())
+	eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
 }
 
 // TestSession_Unsupported: a server without sessions gets one DSO message in all, over many connections, and no query is lost.
@@ -254,9 +256,10 @@ func TestSession_Reloading(t *testing.T) {
 	s.answered()
 	b.clock.skip(sessionPause)
 	c.end() // it gets no other request, RFC 8490 section 5.1.1
-	s = b.send("www.example.")
 	c = b.accept()
-	c.respond(dso.AppendHeader(nil, id(c.request()), true, dso.NotImplemented), answer(c.query()))
+	request = c.request() // before a query: answers from before it are fetched again
+	s = b.send("www.example.")
+	c.respond(dso.AppendHeader(nil, id(request), true, dso.NotImplemented), answer(c.query()))
 	s.answered()
 	b.wantFallbacks(map[string]int{SessionUnsupported: 2, SessionClosed: 1, SessionSilent: 1})
 	b.clock.skip(sessionPause)

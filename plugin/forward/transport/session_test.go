@@ -86,10 +86,13 @@ func (b *coherentBed) begin() *session {
 		q, request = c.query(), c.request()
 		c.respond(answer(q), b.opening(request), b.beat())
 	}
-	if first.answered(); id(q) == id(request) || (first.Voucher != nil) != known {
+	if first.answered(); id(q) == id(request) || first.Voucher == nil {
 		b.t.Fatalf("ids %d of the query and %d of the request, voucher %v", id(q), id(request), first.Voucher)
 	}
 	eventually(b.t, "the session vouches", func() bool { return b.Vouches(nil) })
+	if first.Voucher.Lapsed() == known {
+		b.t.Fatal("an answer that is older than the session is fresh, or one of the session is not")
+	}
 	return c
 }
 
@@ -186,7 +189,7 @@ func TestSession_HandleLimit(t *testing.T) {
 	b.wantFallbacks(map[string]int{SessionLimit: 1})
 }
 
-// TestSession_WithoutHandles: such answers have no voucher, and none are given before the session is open.
+// TestSession_WithoutHandles: no session vouches for such answers, nor for one before the session is open, which then lapses.
 func TestSession_WithoutHandles(t *testing.T) {
 	b := newCoherent(t, newServer(t), 100, 1)
 	early := b.send("early.example.")
@@ -194,11 +197,14 @@ func TestSession_WithoutHandles(t *testing.T) {
 	q := c.query()
 	c.respond(answerWith(q, 1))
 	early.wait()
-	if early.Err != nil || early.Voucher != nil {
-		t.Errorf("voucher %v before the session is open", early.Voucher)
+	if early.Err != nil || early.Voucher == nil || early.Voucher.Lapsed() {
+		t.Errorf("error %v and voucher %v before the session is open", early.Err, early.Voucher)
 	}
 	c.respond(b.opening(c.request()), b.beat())
 	eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+	if !early.Voucher.Lapsed() || early.Voucher.Ended() || early.Voucher.Vouches(b.Coherence.Now()) {
+		t.Error("the session vouches for an older answer, which is not fetched again")
+	}
 	for name, reply := range map[string]func(q []byte) []byte{
 		"no OPT record":    answer,
 		"no handle":        func(q []byte) []byte { return answerWith(q) },

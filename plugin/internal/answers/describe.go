@@ -39,7 +39,7 @@ func (v *Validity) Describe(now time.Duration) string {
 	case v.Vouched(now):
 		all = append(all, "valid beyond the TTL while heartbeats of the session with cluster DNS arrive")
 	case v.Lapsed():
-		all = append(all, "its session with cluster DNS was closed: it is fetched again")
+		all = append(all, "no session with cluster DNS reports its end (it is older, or its own was closed): it is fetched again")
 	default:
 		all = append(all, "no heartbeat of the session with cluster DNS arrives: the TTL applies")
 	}

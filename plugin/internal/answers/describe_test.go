@@ -58,7 +58,7 @@ func TestDescribe(t *testing.T) {
 			e := &Entry{Validity: s.vouchedUntil(12*sec, 1)}
 			s.Retire()
 			return e
-		}, "stored 10s ago, not valid: its TTL ends in 2s; its session with cluster DNS was closed: it is fetched again"},
+		}, "stored 10s ago, not valid: its TTL ends in 2s; no session with cluster DNS reports its end (it is older, or its own was closed): it is fetched again"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := new(clock)
