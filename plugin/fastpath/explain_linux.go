@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
-	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 )
@@ -93,7 +93,7 @@ func (explainer) Explain(ctx context.Context, q explain.Query) (all []explain.Ex
 
 // blockOf returns the server block of a name, and its zone; nil without one.
 func (s *server) blockOf(name string) (*servedBlock, string) {
-	zone := plugin.Zones(slices.Collect(maps.Keys(s.blocks))).Matches(name)
+	zone := block.ZoneOf(s.blocks, name)
 	return s.blocks[zone], zone
 }
 
