@@ -35,7 +35,7 @@ var (
 )
 
 // SearchListOf implements explain.Server.
-func (explainer) SearchListOf(client netip.Addr, name string) (suffixes []string, origin string) {
+func (explainer) SearchListOf(client netip.Addr, name string) (suffixes []string, ndots int, origin string) {
 	origin = "no plugin knows the search lists of clients (autopath)"
 	for _, s := range listeners.servers() {
 		zones := slices.Sorted(maps.Keys(s.blocks))
@@ -48,15 +48,13 @@ func (explainer) SearchListOf(client netip.Addr, name string) (suffixes []string
 				if !is {
 					continue
 				}
-				list, from := p.SearchListOf(client)
-				if list != nil {
-					return list, from
+				if suffixes, ndots, origin = p.SearchListOf(client); suffixes != nil {
+					return suffixes, ndots, origin
 				}
-				origin = from
 			}
 		}
 	}
-	return nil, origin
+	return nil, 0, origin
 }
 
 // servers returns the present servers by address.
