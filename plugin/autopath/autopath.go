@@ -62,8 +62,12 @@ func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 }
 
 // SearchListOf implements explain.SearchListProvider.
-func (a *Autopath) SearchListOf(client netip.Addr) (suffixes []string, origin string) {
-	return describeList(a.lists.Find(client))
+func (a *Autopath) SearchListOf(client netip.Addr) (suffixes []string, ndots int, origin string) {
+	suffixes, origin = describeList(a.lists.Find(client))
+	if pods, ok := a.lists.(interface{ NdotsOf(netip.Addr) int }); ok {
+		return suffixes, pods.NdotsOf(client), origin
+	}
+	return suffixes, searchlist.DefaultNdots, origin
 }
 
 // describeList returns the suffixes of a list and their origin, or nil and the reason why there is none.

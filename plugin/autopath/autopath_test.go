@@ -358,3 +358,17 @@ func TestSearches(t *testing.T) {
 }
 
 var _ plugin.Handler = (*names)(nil)
+
+// podLists are lists whose clients are pods with ndots:1.
+type podLists struct{ lists }
+
+func (podLists) NdotsOf(netip.Addr) int { return 1 }
+
+// TestSearchListOf has the option ndots of the pod, and the default for other lists.
+func TestSearchListOf(t *testing.T) {
+	for want, l := range map[int]searchlist.Finder{1: podLists{}, searchlist.DefaultNdots: lists{}} {
+		if _, got, _ := (&Autopath{lists: l}).SearchListOf(netip.Addr{}); got != want {
+			t.Errorf("ndots %d, want %d", got, want)
+		}
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
@@ -32,6 +33,7 @@ type Cache struct {
 	budgetAt corefile.Position // of the option budget
 
 	zonesLabel, view string
+	zoneSet          map[string]bool
 	bypass           plugin.Zones // zones of plugins in the block that must not be cached
 	owned            plugin.Zones // zones of plugins in the block that have data of their own
 	isDispatched     func(name string) bool
@@ -60,7 +62,7 @@ func (c *Cache) Borders() []string { return slices.Concat(c.Zones, c.bypass) }
 
 // Covers implements block.Cache.
 func (c *Cache) Covers(name string) bool {
-	return plugin.Zones(c.Zones).Contains(name) && !c.bypass.Contains(name)
+	return block.ZoneOf(c.zoneSet, name) != "" && !c.bypass.Contains(name)
 }
 
 // covers reports whether the cache handles a query.

@@ -14,6 +14,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
@@ -61,6 +62,7 @@ func newCache(zones []string) *Cache {
 	return &Cache{
 		Zones:      zones,
 		zonesLabel: strings.Join(zones, ","),
+		zoneSet:    block.ZoneSet(zones),
 		options: options{
 			kinds: [2]kindOptions{
 				answers.Success: {maxTTL: defaultMaxTTL, minTTL: defaultMinTTL},

@@ -113,6 +113,10 @@ func newWriter(r *request, mayWait bool) *writer {
 	return w
 }
 
+// maxDatagram is the maximum length of a reply over UDP and IPv4 in bytes, without the headers. The UDP size of a client can be more, up
+// to 65,535 (RFC 6891 section 6.2.3).
+const maxDatagram = dns.MaxMsgSize - 20 - 8
+
 var packing = sync.Pool{New: func() any { b := make([]byte, 4096); return &b }}
 
 // WriteMsg implements dns.ResponseWriter.
@@ -126,6 +130,10 @@ func (w *writer) WriteMsg(m *dns.Msg) error {
 	buf, _ := packing.Get().(*[]byte)
 	defer packing.Put(buf)
 	b, err := m.PackBuffer(*buf)
+	if err == nil && len(b) > maxDatagram && w.to == &w.origin {
+		m.Truncate(maxDatagram)
+		b, err = m.PackBuffer(*buf)
+	}
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -135,6 +136,47 @@ func TestChainIsBounded(t *testing.T) {
 	}
 	if got := valueOf(t, s.metrics.inFlight); got != 0 {
 		t.Errorf("%v in flight at the end", got)
+	}
+}
+
+// TestAnswerThatFitsNoDatagramIsTruncated queries an answer that is within the client's UDP size, and longer than a datagram.
+func TestAnswerThatFitsNoDatagramIsTruncated(t *testing.T) {
+	for _, tc := range []struct {
+		last      int // length of the last text
+		truncated bool
+	}{{52, false}, {53, true}} { // 65,507 and 65,508 bytes
+		b := newBed(t, false)
+		s := newServer(t, func(w dns.ResponseWriter, m *dns.Msg) {
+			reply := new(dns.Msg).SetReply(m)
+			for _, length := range append(slices.Repeat([]int{255}, 245), tc.last) {
+				header := dns.RR_Header{Name: ".", Rrtype: dns.TypeTXT, Class: dns.ClassINET}
+				reply.Answer = append(reply.Answer, &dns.TXT{Hdr: header, Txt: []string{strings.Repeat("x", length)}})
+			}
+			if err := w.WriteMsg(reply); err != nil {
+				t.Error(err)
+			}
+		})
+		present := b.listener.server.Load()
+		s.routes, s.chain = present.routes, present.chain
+		b.listener.server.Store(s)
+		m := new(dns.Msg).SetQuestion(".", dns.TypeTXT)
+		m.SetEdns0(dns.MaxMsgSize, false)
+		b.query(t, m)
+		packed := make([]byte, dns.MaxMsgSize)
+		if err := b.client.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := b.client.Read(packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply := new(dns.Msg)
+		if err := reply.Unpack(packed[:n]); err != nil {
+			t.Fatal(err)
+		}
+		if reply.Rcode != dns.RcodeSuccess || reply.Truncated != tc.truncated || len(reply.Answer) == 0 {
+			t.Errorf("%d: %s, truncated %v, %d bytes with %d records", tc.last, dns.RcodeToString[reply.Rcode], reply.Truncated, n, len(reply.Answer))
+		}
 	}
 }
 

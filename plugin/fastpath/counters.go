@@ -23,7 +23,7 @@ type counters struct {
 	dns          bool        // prometheus is configured
 	cache        block.Cache // that covers the zone, or nil
 
-	requests  [protocols][families][monitoredTypes]lazy[prometheus.Counter]
+	requests  [protocols][families]lazy[*[monitoredTypes]lazy[prometheus.Counter]] // most zones have queries in few of these forms
 	responses [16]lazy[prometheus.Counter]
 	do        lazy[prometheus.Counter]
 	observers [protocols]lazy[observers]
@@ -139,7 +139,8 @@ func (h *hit) countMany(n uint64, took time.Duration) {
 		c.do.get(func() prometheus.Counter { return vars.RequestDo.WithLabelValues(c.server, c.zone, "") }).Add(number)
 	}
 	qtype := min(h.qtype, otherType)
-	c.requests[h.protocol][h.family][qtype].get(func() prometheus.Counter {
+	requests := c.requests[h.protocol][h.family].get(func() *[monitoredTypes]lazy[prometheus.Counter] { return new([monitoredTypes]lazy[prometheus.Counter]) })
+	requests[qtype].get(func() prometheus.Counter {
 		family := strconv.Itoa(int(h.family) + 1)
 		return vars.RequestCount.WithLabelValues(c.server, c.zone, "", protocolLabels[h.protocol], family, typeLabels[qtype])
 	}).Add(number)

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
-	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 )
@@ -35,7 +35,7 @@ var (
 )
 
 // SearchListOf implements explain.Server.
-func (explainer) SearchListOf(client netip.Addr, name string) (suffixes []string, origin string) {
+func (explainer) SearchListOf(client netip.Addr, name string) (suffixes []string, ndots int, origin string) {
 	origin = "no plugin knows the search lists of clients (autopath)"
 	for _, s := range listeners.servers() {
 		zones := slices.Sorted(maps.Keys(s.blocks))
@@ -48,15 +48,13 @@ func (explainer) SearchListOf(client netip.Addr, name string) (suffixes []string
 				if !is {
 					continue
 				}
-				list, from := p.SearchListOf(client)
-				if list != nil {
-					return list, from
+				if suffixes, ndots, origin = p.SearchListOf(client); suffixes != nil {
+					return suffixes, ndots, origin
 				}
-				origin = from
 			}
 		}
 	}
-	return nil, origin
+	return nil, 0, origin
 }
 
 // servers returns the present servers by address.
@@ -93,7 +91,7 @@ func (explainer) Explain(ctx context.Context, q explain.Query) (all []explain.Ex
 
 // blockOf returns the server block of a name, and its zone; nil without one.
 func (s *server) blockOf(name string) (*servedBlock, string) {
-	zone := plugin.Zones(slices.Collect(maps.Keys(s.blocks))).Matches(name)
+	zone := block.ZoneOf(s.blocks, name)
 	return s.blocks[zone], zone
 }
 

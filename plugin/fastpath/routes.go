@@ -77,12 +77,16 @@ func (r *routes) add(zone string, rt *route) {
 // newRoutes returns the routes of a server, given its server blocks by zone. A block's subzones with other metrics, cache,
 // search lists or limits have routes of their own.
 func newRoutes(server string, blocks map[string]*servedBlock) routes {
-	r := routes{byZone: map[string]*route{}}
-	zones := slices.Collect(maps.Keys(blocks))
+	r := routes{byZone: make(map[string]*route, len(blocks))}
+	added := map[*servedBlock]bool{} // its subzones
 	for zone, b := range blocks {
 		r.add(zone, b.route(server, zone))
+		if added[b] {
+			continue
+		}
+		added[b] = true
 		for _, subzone := range b.subzones() {
-			if plugin.Zones(zones).Matches(subzone) == zone && subzone != zone {
+			if longest := block.ZoneOf(blocks, subzone); blocks[longest] == b && longest != subzone {
 				r.add(subzone, b.route(server, subzone))
 			}
 		}
@@ -101,7 +105,9 @@ type servedBlock struct {
 	awaiter    block.NameAwaiter // or nil
 	wire       block.WireHandler // or nil
 	chain      *chain
-	ownChains  map[string]*chain // of the zones of a block.ZoneOwner
+	// The zones with labels of prometheus, with search lists, and those of a block.ZoneOwner.
+	labelZones, searchZones map[string]bool
+	ownChains               map[string]*chain
 }
 
 // newServedBlock evaluates the plugins of a block.
@@ -116,14 +122,14 @@ func newServedBlock(b *block.Block) *servedBlock {
 		}
 		switch h := h.(type) {
 		case *metrics.Metrics:
-			sb.prometheus = h
+			sb.prometheus, sb.labelZones = h, block.ZoneSet(h.ZoneNames())
 			if h.Next != nil {
 				sb.next = h.Next.Name()
 			}
 		case block.Cache:
 			sb.cache = h
 		case block.Searcher:
-			sb.search = h
+			sb.search, sb.searchZones = h, block.ZoneSet(h.SearchZones())
 		case block.ZoneOwner:
 			for _, zone := range h.OwnZones() {
 				sb.ownChains[zone] = newChain(b.MaxConcurrent)
@@ -144,7 +150,7 @@ func (b *servedBlock) route(server, zone string) *route {
 		shuffle: b.Shuffle, kernel: b.inKernel(), byGeneration: b.ByGeneration, bufSize: b.BufSize, local: b.Local, logged: b.Log.Logged(zone), rewrites: b.Rewrites, dns64: b.DNS64,
 		chain: b.chain, counters: &counters{server: server, plugin: b.next},
 	}
-	if own := b.ownChains[plugin.Zones(slices.Collect(maps.Keys(b.ownChains))).Matches(zone)]; own != nil {
+	if own := b.ownChains[block.ZoneOf(b.ownChains, zone)]; own != nil {
 		rt.chain = own
 	}
 	if b.cache != nil && b.cache.Covers(zone) {
@@ -158,13 +164,13 @@ func (b *servedBlock) route(server, zone string) *route {
 		if rt.counters.cache != nil && rt.chain == b.chain {
 			rt.wire = b.wire
 		}
-		if b.search != nil && plugin.Zones(b.search.SearchZones()).Matches(zone) != "" {
+		if b.search != nil && block.ZoneOf(b.searchZones, zone) != "" {
 			rt.search = b.search.ServerSearches(server)
 		}
 	}
 	if b.prometheus != nil {
 		rt.counters.dns = true
-		if rt.counters.zone = plugin.Zones(b.prometheus.ZoneNames()).Matches(zone); rt.counters.zone == "" {
+		if rt.counters.zone = block.ZoneOf(b.labelZones, zone); rt.counters.zone == "" {
 			rt.counters.zone = "."
 		}
 	}
@@ -182,26 +188,22 @@ func (b *servedBlock) subzones() (zones []string) {
 	for _, r := range b.Log {
 		zones = append(zones, r.Zone)
 	}
-	if b.prometheus != nil {
-		zones = slices.Concat(zones, b.prometheus.ZoneNames())
-	}
 	if b.cache != nil {
 		zones = slices.Concat(zones, b.cache.Borders())
 	}
-	if b.search != nil {
-		zones = slices.Concat(zones, b.search.SearchZones())
-	}
-	return slices.AppendSeq(slices.Clip(zones), maps.Keys(b.ownChains))
+	zones = slices.AppendSeq(slices.Clip(zones), maps.Keys(b.labelZones))
+	zones = slices.AppendSeq(zones, maps.Keys(b.searchZones))
+	return slices.AppendSeq(zones, maps.Keys(b.ownChains))
 }
 
 // blocksOn returns the server blocks on a server by zone.
 func blocksOn(conf *block.Configuration, server *dnsserver.Server) map[string]*servedBlock {
-	byZone, byConfig := map[string]*servedBlock{}, map[*dnsserver.Config]*servedBlock{}
+	byZone, byBlock := map[string]*servedBlock{}, map[*block.Block]*servedBlock{}
 	for _, z := range conf.ServerZones(server.Addr) {
-		b := byConfig[z.Block.Config()]
+		b := byBlock[z.Block]
 		if b == nil {
 			b = newServedBlock(z.Block)
-			byConfig[z.Block.Config()] = b
+			byBlock[z.Block] = b
 		}
 		if other := byZone[z.Name]; other != nil { // blocks with the same zone have filters of plugin view
 			b.Prevented = "plugin view has to see every query"

@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
+	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
@@ -71,11 +72,10 @@ func newNames(c *config, clusterZones, searchDomains []string) *names {
 		return nil
 	}
 	n, own := new(names), c.ownZones()
-	above := func(zone string) bool {
-		return slices.ContainsFunc(own, func(o string) bool { return o != zone && plugin.Name(o).Matches(zone) })
-	}
+	ownSet := serverblock.ZoneSet(own)
 	for i := range localZones {
-		if z := &localZones[i]; above(z.name) {
+		z := &localZones[i]
+		if above, _ := dns.NextLabel(z.name, 0); serverblock.ZoneOf(ownSet, z.name[above:]) != "" {
 			s := n.root.at(z.name)
 			s.local, s.leak = z, newLeak(z.kind, z.name)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 const (
@@ -24,8 +25,8 @@ const (
 	explainTimeout = 20 * time.Second
 	// maxSuffixes limits the search list of a request, as glibc and Kubernetes do.
 	maxSuffixes = 32
-	// defaultNdots is the number of dots from which resolvers query a name itself first, as the kubelet sets it.
-	defaultNdots = 5
+	// unknownNdots stands for the option ndots of the client's resolver.
+	unknownNdots = -1
 	// explainHeader is the header that requests must have, which a web page cannot set for another site; the responses have it, too.
 	// The subcommand explain has the same constant.
 	explainHeader = "Nearside-Explain"
@@ -86,11 +87,11 @@ func serveExplain(w http.ResponseWriter, r *http.Request) {
 type question struct {
 	explain.Query
 	search []string // of the request; empty for the list of the client
-	ndots  int
+	ndots  int      // of the request, or unknownNdots
 }
 
 // parseQuestion returns the question of a request: name, client, type (A), transport (udp), node and zone of the caller option, search
-// list with commas or spaces, and ndots (5).
+// list with commas or spaces, and ndots.
 func parseQuestion(values url.Values) (q question, err error) {
 	q.Name = values.Get("name")
 	if _, ok := dns.IsDomainName(q.Name); !ok || q.Name == "" {
@@ -131,7 +132,7 @@ func (q *question) parseFurther(values url.Values) (err error) {
 	if len(q.search) > maxSuffixes {
 		return fmt.Errorf("invalid search: %d suffixes, want at most %d", len(q.search), maxSuffixes)
 	}
-	q.ndots = defaultNdots
+	q.ndots = unknownNdots
 	if text := values.Get("ndots"); text != "" {
 		if q.ndots, err = strconv.Atoi(text); err != nil || q.ndots < 0 || q.ndots > 15 {
 			return fmt.Errorf("invalid ndots %q: want 0-15", text)
@@ -180,8 +181,9 @@ var errNoAnswer = errors.New("no listener explains the query")
 
 // explain explains the candidates of a question in turn, until one has data or the time is over.
 func (q question) explain(ctx context.Context, server explain.Server) (*report, error) {
+	ndots := searchlist.DefaultNdots
 	r := &report{
-		Name: q.Name, Type: dns.TypeToString[q.Type], Client: q.Client.String(), Node: q.Node, Zone: q.Zone, Transport: "udp", Ndots: q.ndots,
+		Name: q.Name, Type: dns.TypeToString[q.Type], Client: q.Client.String(), Node: q.Node, Zone: q.Zone, Transport: "udp",
 	}
 	if q.TCP {
 		r.Transport = "tcp"
@@ -192,12 +194,17 @@ func (q question) explain(ctx context.Context, server explain.Server) (*report, 
 	case len(q.search) > 0:
 		r.SearchList, r.Origin = q.search, "of the request"
 	default:
-		r.SearchList, r.Origin = server.SearchListOf(q.Client, dns.Fqdn(q.Name))
+		if r.SearchList, r.Ndots, r.Origin = server.SearchListOf(q.Client, dns.Fqdn(q.Name)); r.SearchList != nil {
+			ndots = r.Ndots
+		}
+	}
+	if r.Ndots = q.ndots; r.Ndots == unknownNdots {
+		r.Ndots = ndots
 	}
 	if r.SearchList == nil {
 		r.SearchList = []string{} // an array in JSON
 	}
-	names := candidatesOf(q.Name, r.SearchList, q.ndots)
+	names := candidatesOf(q.Name, r.SearchList, r.Ndots)
 	for i, name := range names {
 		if ctx.Err() != nil {
 			r.Cut = fmt.Sprintf("%d candidates are not explained: %s", len(names)-i, whyCut(ctx.Err()))

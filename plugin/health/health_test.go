@@ -141,11 +141,14 @@ type scripted struct {
 	asked []explain.Query
 }
 
-func (s *scripted) SearchListOf(client netip.Addr, _ string) ([]string, string) {
-	if client.String() == "10.244.1.7" {
-		return []string{"shop.svc.cluster.local.", "svc.cluster.local."}, "pods of namespace shop"
+func (s *scripted) SearchListOf(client netip.Addr, _ string) ([]string, int, string) {
+	switch client.String() {
+	case "10.244.1.7":
+		return []string{"shop.svc.cluster.local.", "svc.cluster.local."}, 5, "pods of namespace shop"
+	case "10.244.1.8":
+		return []string{"shop.svc.cluster.local.", "svc.cluster.local."}, 1, "pods of namespace shop"
 	}
-	return nil, "unknown: no_pod"
+	return nil, 0, "unknown: no_pod"
 }
 
 func (s *scripted) Explain(_ context.Context, q explain.Query) ([]explain.Explanation, error) {
@@ -182,6 +185,8 @@ func TestExplain(t *testing.T) {
 		{"name=a.b.c.d.e.f&client=10.244.1.7", "a.b.c.d.e.f.", []string{"a.b.c.d.e.f."}, 200, "192.0.2.1"},
 		{"name=example.org&client=192.0.2.7", "", []string{"example.org."}, 200, "unknown: no_pod"},
 		{"name=web&search=a.test,b.test.", "", []string{"web.a.test.", "web.b.test.", "web."}, 200, "a.test b.test. (of the request), ndots 5"},
+		{"name=web.b&client=10.244.1.8", "", []string{"web.b.", "web.b.shop.svc.cluster.local.", "web.b.svc.cluster.local."}, 200, "ndots 1"},
+		{"name=web.b&client=10.244.1.8&ndots=5", "web.b.shop.svc.cluster.local.", []string{"web.b.shop.svc.cluster.local."}, 200, "ndots 5"},
 		{"name=web.b&search=a.test&ndots=1", "", []string{"web.b.", "web.b.a.test."}, 200, "ndots 1"},
 		{"name=web&client=::ffff:10.244.1.7", "web.shop.svc.cluster.local.", []string{"web.shop.svc.cluster.local."}, 200, "A for 10.244.1.7 over udp"},
 		{"name=a.&client=fe80::1%25eth0&node=node-a&zone=zone-a", "a.", []string{"a."}, 200, `A for fe80::1 over udp, caller option: node "node-a", zone "zone-a"`},

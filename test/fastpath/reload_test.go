@@ -163,6 +163,32 @@ func TestConsecutiveReloads(t *testing.T) {
 	})
 }
 
+// TestManyZones starts and reloads programs with many zones in one server block, and with networks, of which CoreDNS makes a zone for
+// each 8 or 16 bits. Every query is answered.
+func TestManyZones(t *testing.T) {
+	u := startUpstream(t, answerAddress)
+	var numbered strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&numbered, "z%d.example.org:PORT ", i)
+	}
+	for _, tc := range []struct{ name, program, zones, other string }{
+		{"numbered", "nodecache", numbered.String(), ""}, // without prometheus, which takes seconds in CoreDNS as well
+		{"networks", "clusterdns", "example.org:PORT 10.128.0.0/9:PORT 100.64.0.0/10:PORT 192.168.0.0/17:PORT", "prometheus METRICS"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			corefile := fmt.Sprintf("%s {\n%s\nerrors\n%s\ncache\nforward . %s\n}\n", tc.zones, bothLoopbacks, tc.other, u.address)
+			next := func(worker, i int) question {
+				return question{fmt.Sprintf("x%d.z%d.example.org.", worker, i%10_000), dns.TypeA, isAddress("192.0.2.1")}
+			}
+			s := life{start(t, tc.program, corefile), corefile, next}
+			loads := s.startLoads(t)
+			s.reload(t, corefile)
+			awaitQueries(t, loads)
+			endLoads(t, loads)
+		})
+	}
+}
+
 // TestReloadOfAddresses drops addresses of a program under load, and adds them again: queries to the remaining ones are
 // answered. For the kernel they are one address, so no client notices which of the servers is running.
 func TestReloadOfAddresses(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -29,9 +28,9 @@ const header = "Nearside-Explain"
 // options are the name and the flags.
 type options struct {
 	name, client, qtype, search, output string
+	ndots                               string // "" for that of the client
 	node, zone                          string // of the caller option
 	health                              string // address of the health endpoint
-	ndots                               int
 	tcp                                 bool
 }
 
@@ -60,7 +59,7 @@ func parse(name string, args []string, help io.Writer) (options, error) {
 	f.StringVar(&o.client, "client", "127.0.0.1", "`address` of the client whose query is explained, such as that of a pod")
 	f.StringVar(&o.qtype, "type", "A", "`type` of the records")
 	f.StringVar(&o.search, "search", "", "search `list` of the client, with commas, if the program does not know it")
-	f.IntVar(&o.ndots, "ndots", 5, "`number` of dots from which the client queries a name itself first")
+	f.StringVar(&o.ndots, "ndots", "", "`number` of dots from which the client queries a name itself first, by default that of the pod if the program knows its search list, otherwise 5")
 	f.StringVar(&o.node, "node", "", "`name` of the node whose nodecache sends the query, to cluster DNS")
 	f.StringVar(&o.zone, "zone", "", "`zone` of that node, as nodecache sends it")
 	f.StringVar(&o.health, "health", ":8080", "`address` and port of the directive health of the running program; without an address, all of this machine are tried")
@@ -92,8 +91,8 @@ func parse(name string, args []string, help io.Writer) (options, error) {
 
 // request requests the explanation of the first address that has one, and prints it.
 func request(o options, out io.Writer) error {
-	values := url.Values{"name": {o.name}, "client": {o.client}, "type": {o.qtype}, "output": {o.output}, "ndots": {strconv.Itoa(o.ndots)}}
-	for parameter, value := range map[string]string{"search": o.search, "node": o.node, "zone": o.zone} {
+	values := url.Values{"name": {o.name}, "client": {o.client}, "type": {o.qtype}, "output": {o.output}}
+	for parameter, value := range map[string]string{"search": o.search, "node": o.node, "zone": o.zone, "ndots": o.ndots} {
 		if value != "" {
 			values.Set(parameter, value)
 		}

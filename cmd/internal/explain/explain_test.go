@@ -38,7 +38,7 @@ func TestCommand(t *testing.T) {
 	}{
 		{"web.shop -client 10.244.1.7 -type SRV -search a.test,b.test -tcp -o json -ndots 2 -node node-a -zone zone-a -health " + address, 0,
 			"/explain?client=10.244.1.7&name=web.shop&ndots=2&node=node-a&output=json&search=a.test%2Cb.test&transport=tcp&type=SRV&zone=zone-a", ""},
-		{"web.shop -health :" + port, 0, "/explain?client=127.0.0.1&name=web.shop&ndots=5&output=text&type=A", ""},
+		{"web.shop -health :" + port, 0, "/explain?client=127.0.0.1&name=web.shop&output=text&type=A", ""},
 		{"web.shop -type NOPE -health " + address, 1, "", `400 Bad Request: invalid type "NOPE"`},
 		{"web.shop -health " + strings.TrimPrefix(elsewhere.URL, "http://"), 1, "", "is of another program, or of an older version: is the program running"},
 		{"web.shop -health 127.0.0.1:1", 1, "", "connection refused: is the program running"},

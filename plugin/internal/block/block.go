@@ -6,14 +6,15 @@ package block
 
 import (
 	"context"
+	"strings"
 	"sync"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // Block is a server block. Without a plugin that called Of, it has no Keyspace.
@@ -67,8 +68,7 @@ func (b *Block) Config() *dnsserver.Config { return b.config }
 // ServerZones are the zones of a server, and those that belong to one block. Without a server, as in tests, it is nil: the
 // block then serves all names.
 type ServerZones struct {
-	all []string
-	own map[string]bool
+	own map[string]bool // false for the zones of other blocks
 }
 
 // Serves reports whether the server dispatches a name to the block.
@@ -79,12 +79,31 @@ func (z *ServerZones) ZoneOf(name string) (longest string) {
 	if z == nil {
 		return ""
 	}
-	for _, zone := range z.all {
-		if len(zone) > len(longest) && searchlist.InZone(name, zone) {
-			longest = zone
+	return ZoneOf(z.own, name)
+}
+
+// ZoneOf returns the longest of the zones, which are normalized, that has a name, "" for none. It is plugin.Zones.Matches in a time
+// that does not depend on the number of zones.
+func ZoneOf[V any](zones map[string]V, name string) string {
+	name = strings.ToLower(name)
+	for at, end := 0, false; !end; at, end = dns.NextLabel(name, at) {
+		if _, ok := zones[name[at:]]; ok {
+			return name[at:]
 		}
 	}
-	return longest
+	if _, ok := zones["."]; ok {
+		return "."
+	}
+	return ""
+}
+
+// ZoneSet returns zones in the form for ZoneOf.
+func ZoneSet(zones []string) map[string]bool {
+	set := make(map[string]bool, len(zones))
+	for _, zone := range zones {
+		set[zone] = true
+	}
+	return set
 }
 
 // Serves reports whether the server that handles a query dispatches a name to the block.
@@ -113,25 +132,18 @@ func (b *Block) ZonesOn(server string) *ServerZones {
 
 // IsDispatched reports whether a server dispatches a name to the block. It is called when the servers start.
 func (b *Block) IsDispatched(name string) bool {
-	known := false
-	for _, config := range configsOf(b.conf.context) {
-		if firstOf(config) != b.config {
-			continue
-		}
-		for _, host := range b.config.ListenHosts {
-			known = true
-			if b.ZonesOn(addressOf(config, host)).Serves(name) {
-				return true
-			}
+	servers := b.conf.servers()
+	for address := range servers {
+		if b.ZonesOn(address).Serves(name) {
+			return true
 		}
 	}
-	return !known // in a test without servers
+	return len(servers) == 0 // in a test without servers
 }
 
 func (b *Block) zonesOn(address string) *ServerZones {
 	z := &ServerZones{own: map[string]bool{}}
 	for _, zone := range b.conf.ServerZones(address) {
-		z.all = append(z.all, zone.Name)
 		z.own[zone.Name] = z.own[zone.Name] || zone.Block == b
 	}
 	return z

@@ -3,6 +3,7 @@ package block
 import (
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -20,6 +21,10 @@ type Configuration struct {
 	instance *caddy.Instance // has the servers; nil in a test without servers
 	blocks   []*Block
 	followed bool // callbacks are registered
+
+	findServers sync.Once
+	byAddress   map[string][]Zone              // zones of the servers
+	byBlock     map[*dnsserver.Config][]string // zones of the server blocks
 }
 
 // configurations are those of the process: one, and the next one during a reload.
@@ -179,34 +184,56 @@ type Zone struct {
 }
 
 // ServerZones returns the zones of the server with an address, in CoreDNS's form.
-func (conf *Configuration) ServerZones(address string) (zones []Zone) {
-	for _, config := range configsOf(conf.context) {
-		first := firstOf(config)
-		if !slices.ContainsFunc(first.ListenHosts, func(host string) bool { return addressOf(config, host) == address }) {
-			continue
-		}
-		z := Zone{Name: config.Zone, Block: &Block{config: first}}
-		if i := slices.IndexFunc(conf.blocks, func(b *Block) bool { return b.config == first }); i >= 0 {
-			z.Block = conf.blocks[i]
-		}
-		zones = append(zones, z)
-	}
-	return zones
-}
+func (conf *Configuration) ServerZones(address string) []Zone { return conf.servers()[address] }
 
 // UDPAddresses returns the addresses of the configuration's servers with transport dns, in CoreDNS's form.
 func (conf *Configuration) UDPAddresses() (all []string) {
-	for _, config := range configsOf(conf.context) {
-		if config.Transport != transport.DNS {
-			continue
-		}
-		for _, host := range firstOf(config).ListenHosts {
-			if address := addressOf(config, host); address != "" {
-				all = append(all, address)
-			}
+	for address := range conf.servers() {
+		if strings.HasPrefix(address, transport.DNS+"://") {
+			all = append(all, address)
 		}
 	}
 	return all
+}
+
+// servers returns the zones of all servers by address. It is called when all directives have been read.
+func (conf *Configuration) servers() map[string][]Zone {
+	conf.findServers.Do(conf.readZones)
+	return conf.byAddress
+}
+
+// zonesOf returns the zones of a server block, on all servers, when all directives have been read.
+func (conf *Configuration) zonesOf(b *Block) []string {
+	conf.findServers.Do(conf.readZones)
+	return conf.byBlock[b.config]
+}
+
+// readZones sets byAddress and byBlock.
+func (conf *Configuration) readZones() {
+	conf.byAddress, conf.byBlock = map[string][]Zone{}, map[*dnsserver.Config][]string{}
+	blocks := map[*dnsserver.Config]*Block{}
+	for _, b := range conf.blocks {
+		blocks[b.config] = b
+	}
+	type listener struct{ transport, host, port string }
+	addresses := map[listener]string{}
+	for _, config := range configsOf(conf.context) {
+		first := firstOf(config)
+		if blocks[first] == nil {
+			blocks[first] = &Block{config: first}
+		}
+		conf.byBlock[first] = append(conf.byBlock[first], config.Zone)
+		for _, host := range first.ListenHosts {
+			l := listener{config.Transport, host, config.Port}
+			if _, ok := addresses[l]; !ok {
+				addresses[l] = addressOf(config, host)
+			}
+			address, z := addresses[l], Zone{Name: config.Zone, Block: blocks[first]}
+			if zones := conf.byAddress[address]; address != "" && (len(zones) == 0 || zones[len(zones)-1] != z) { // two forms of an address
+				conf.byAddress[address] = append(zones, z)
+			}
+		}
+	}
 }
 
 // addressOf returns the address of a server in CoreDNS's form, with the transport, such as dns://127.0.0.1:53.

@@ -68,11 +68,7 @@ func logRules(h plugin.Handler) (all LogRules, ok bool) {
 func (b *Block) logsAll(rules LogRules) bool {
 	zones := []string{b.config.Zone}
 	if b.conf != nil {
-		for _, config := range configsOf(b.conf.context) {
-			if firstOf(config) == b.config {
-				zones = append(zones, config.Zone)
-			}
-		}
+		zones = append(zones, b.conf.zonesOf(b)...)
 	}
 	for _, zone := range zones {
 		if rules.Logged(zone)&LoggedData == 0 {

@@ -108,8 +108,9 @@ type Explanation struct {
 
 // SearchListProvider is a plugin that knows the search lists of clients.
 type SearchListProvider interface {
-	// SearchListOf returns the suffixes of a client's search list and their origin, or nil and the reason why the list is unknown.
-	SearchListOf(client netip.Addr) (suffixes []string, origin string)
+	// SearchListOf returns the suffixes of a client's search list, the option ndots of its resolver, and their origin; or nil and the reason
+	// why the list is unknown.
+	SearchListOf(client netip.Addr) (suffixes []string, ndots int, origin string)
 }
 
 // Server explains queries. The fast path is one; see Register.
@@ -118,7 +119,7 @@ type Server interface {
 	Explain(ctx context.Context, q Query) ([]Explanation, error)
 	// SearchListOf returns the search list of a client as SearchListProvider does: by the server block of a name, otherwise by the first
 	// block that knows it, in the order of listeners and zones.
-	SearchListOf(client netip.Addr, name string) (suffixes []string, origin string)
+	SearchListOf(client netip.Addr, name string) (suffixes []string, ndots int, origin string)
 }
 
 var (

@@ -22,6 +22,9 @@ func (u Unknown) String() string {
 	return [Reasons]string{"", "no_pod", "host_network", "ambiguous", "ending", "no_search_list", "outdated"}[u]
 }
 
+// DefaultNdots is the number of dots from which resolvers of pods query a name itself first, as the kubelet sets it.
+const DefaultNdots = 5
+
 // Finder returns the search lists of clients.
 type Finder interface {
 	// Find returns the list of the client with an address, or the reason why it is unknown. It takes no lock for a

@@ -89,6 +89,14 @@ func (c *Clients) Find(from netip.Addr) (*searchlist.List, searchlist.Unknown) {
 	return nil, searchlist.NoList
 }
 
+// NdotsOf returns the option ndots of a client's resolver, where Find returns its list.
+func (c *Clients) NdotsOf(client netip.Addr) int {
+	if t := c.pods.TenantsOf(client.WithZone("").Unmap()); t.Pod != nil {
+		return int(t.Pod.Ndots)
+	}
+	return searchlist.DefaultNdots
+}
+
 // isOutdated reports whether the index may lack changes of pods.
 func (c *Clients) isOutdated() bool {
 	now := c.now()

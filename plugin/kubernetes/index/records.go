@@ -204,6 +204,8 @@ type Pod struct {
 	HostNetwork bool
 	// Ending is true if another pod may have the IPs now or soon. Read by clients' search lists.
 	Ending bool
+	// Ndots is the option ndots of the resolver, 0 to 15. Read by explanations. Snapshots lack it: search lists of their pods are unknown.
+	Ndots uint8
 	// DNS has the DNS settings; nil for policy ClusterFirst without dnsConfig. Read by clients' search lists.
 	DNS *PodDNS
 }
@@ -254,7 +256,7 @@ func (l PodLabels) All() iter.Seq2[string, string] {
 
 // Equal reports whether two records of one pod are equal.
 func (p *Pod) Equal(q *Pod) bool {
-	return p.Node == q.Node && p.HostNetwork == q.HostNetwork && p.Ending == q.Ending &&
+	return p.Node == q.Node && p.HostNetwork == q.HostNetwork && p.Ending == q.Ending && p.Ndots == q.Ndots &&
 		slices.Equal(p.IPs, q.IPs) && p.Labels == q.Labels && p.DNS.Equal(q.DNS)
 }
 

@@ -119,6 +119,8 @@ func alter(t *testing.T, v reflect.Value) {
 		*p++
 	case *int32:
 		*p++
+	case *uint8:
+		*p++
 	case *uint16:
 		*p++
 	case *[]netip.Addr:

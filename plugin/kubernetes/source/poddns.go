@@ -2,6 +2,7 @@ package source
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,6 +23,27 @@ func podDNS(o *corev1.Pod) *index.PodDNS {
 		return nil
 	}
 	return d
+}
+
+// ndots returns the option ndots of a pod's resolver: the kubelet writes that of dnsConfig, otherwise 5 for the policies with the
+// suffixes of the cluster. Resolvers have 1 without the option, and 15 for more (resolv.conf(5)). The options of the node's resolv.conf,
+// which policy Default uses, are not known.
+func ndots(o *corev1.Pod) uint8 {
+	n := 5
+	if p := policy(o.Spec.DNSPolicy); p == string(corev1.DNSDefault) || p == string(corev1.DNSNone) {
+		n = 1
+	}
+	if o.Spec.DNSConfig != nil {
+		for _, option := range o.Spec.DNSConfig.Options {
+			if option.Name != "ndots" || option.Value == nil {
+				continue
+			}
+			if value, err := strconv.Atoi(*option.Value); err == nil && value >= 0 {
+				n = min(value, 15)
+			}
+		}
+	}
+	return uint8(n) // #nosec G115 -- at most 15
 }
 
 // policy returns a dnsPolicy as the kubelet reads it: an unknown one is ClusterFirst.

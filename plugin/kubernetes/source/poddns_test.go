@@ -138,3 +138,37 @@ func TestPodSearchPath(t *testing.T) {
 		}
 	}
 }
+
+// TestPodNdots has the options ndots of dnsConfig, and those without one.
+func TestPodNdots(t *testing.T) {
+	value := func(values ...string) (options []corev1.PodDNSConfigOption) {
+		for _, v := range values {
+			options = append(options, corev1.PodDNSConfigOption{Name: "ndots", Value: &v})
+		}
+		return options
+	}
+	for name, tc := range map[string]struct {
+		policy  corev1.DNSPolicy
+		options []corev1.PodDNSConfigOption
+		want    uint8
+	}{
+		"default":         {"", nil, 5},
+		"of dnsConfig":    {corev1.DNSClusterFirst, value("1"), 1},
+		"0":               {corev1.DNSClusterFirst, value("0"), 0},
+		"the last one":    {corev1.DNSClusterFirst, value("1", "2"), 2},
+		"more than 15":    {corev1.DNSClusterFirst, value("99"), 15},
+		"invalid":         {corev1.DNSClusterFirst, value("some", "-1"), 5},
+		"without a value": {corev1.DNSClusterFirst, []corev1.PodDNSConfigOption{{Name: "ndots"}}, 5},
+		"another option":  {corev1.DNSClusterFirst, []corev1.PodDNSConfigOption{{Name: "timeout", Value: value("1")[0].Value}}, 5},
+		"None":            {corev1.DNSNone, nil, 1},
+		"None with 3":     {corev1.DNSNone, value("3"), 3},
+		"Default":         {corev1.DNSDefault, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &corev1.Pod{Spec: corev1.PodSpec{DNSPolicy: tc.policy, DNSConfig: &corev1.PodDNSConfig{Options: tc.options}}}
+			if got := ndots(o); got != tc.want {
+				t.Errorf("ndots %d, want %d", got, tc.want)
+			}
+		})
+	}
+}

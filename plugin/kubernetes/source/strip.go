@@ -314,7 +314,7 @@ func (s Stripper) Pod(o *corev1.Pod) *index.Pod {
 	if s.SearchPaths {
 		r.HostNetwork = o.Spec.HostNetwork
 		r.Ending = o.DeletionTimestamp != nil || !ownsAddresses(o, s.Booted)
-		r.DNS = podDNS(o)
+		r.DNS, r.Ndots = podDNS(o), ndots(o)
 	}
 	return r
 }
