@@ -63,6 +63,7 @@ type times struct {
 	backoff, maxBackoff  time.Duration // after a failed handshake, doubled each time
 	minSerial, maxSerial time.Duration // validity of the serial class, doubled each time
 	stall, maxStall      time.Duration // bounds of the wait that counts as a stall
+	silence              time.Duration // of a connection of a pipelined server that may be dead
 	prompt               time.Duration // between an answer and a close that is due to it
 	tick                 time.Duration // between two checks of the connections
 	write                time.Duration // for one write: longer than the kernel waits for acknowledgements
@@ -105,9 +106,10 @@ func NewPool(c Config) *Pool {
 		backoff: 50 * time.Millisecond, maxBackoff: 500 * time.Millisecond,
 		minSerial: 30 * time.Second, maxSerial: 10 * time.Minute,
 		stall: 100 * time.Millisecond, maxStall: 500 * time.Millisecond,
-		prompt: 200 * time.Millisecond,
-		tick:   50 * time.Millisecond,
-		write:  2 * time.Second,
+		silence: 500 * time.Millisecond,
+		prompt:  200 * time.Millisecond,
+		tick:    50 * time.Millisecond,
+		write:   2 * time.Second,
 	}}
 	p.setCapacity(p.MaxInFlight, p.MaxConnections)
 	return p
@@ -436,7 +438,7 @@ func (p *Pool) check() {
 	p.sendWaiting() // the pause after a failed handshake may be over
 	wait := 10 * p.tick
 	for _, c := range slices.Clone(p.conns) {
-		if c.inFlight > 1 {
+		if c.inFlight > 0 {
 			wait = p.tick
 			if !late {
 				p.checkStall(c, now)
@@ -444,6 +446,9 @@ func (p *Pool) check() {
 		}
 		p.tend(c, now, !late)
 		c.countPackets()
+	}
+	if p.missed.conn != nil && !late {
+		p.copyFronts(now)
 	}
 	if p.ticking = len(p.conns)+len(p.retired) > 0; p.ticking {
 		p.checkIn(wait)
@@ -466,7 +471,8 @@ func (p *Pool) expire(now time.Time) {
 			continue
 		}
 		idle++
-		if now.Sub(c.used) >= c.idle || len(p.conns) > limit || p.MaxIdle > 0 && idle > p.MaxIdle {
+		spent := p.limit > 0 && c.sent >= p.limit
+		if now.Sub(c.used) >= c.idle || spent || len(p.conns) > limit || p.MaxIdle > 0 && idle > p.MaxIdle {
 			p.retire(c)
 		}
 	}
