@@ -1,8 +1,11 @@
 package forward
 
 import (
+	"errors"
 	"strings"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 )
@@ -122,6 +125,23 @@ func (x *exchange) truncated(a *attempt, fellBack bool) bool {
 func (u *upstream) doubtTCP(reason string) {
 	if !u.tcpBad.Load() && u.tcpCheck.CompareAndSwap(false, true) {
 		go u.checkTCP(reason)
+	}
+}
+
+// checkKeepAlive checks whether the upstream answers a query with edns-tcp-keepalive as it answers one without.
+func (u *upstream) checkKeepAlive() {
+	check := func(options ...dns.EDNS0) (rcode int, err error) {
+		m := new(dns.Msg).SetQuestion(u.c.checkName, dns.TypeNS).SetEdns0(dns.DefaultMsgSize, false)
+		m.RecursionDesired = u.c.checkRecursion
+		m.IsEdns0().Option = options
+		return u.query(u.stream, m)
+	}
+	with, err := check(&dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE})
+	if errors.Is(err, transport.ErrBusy) { // the check was not sent
+		return
+	}
+	if without, plainErr := check(); plainErr == nil && (err != nil || with != without) {
+		u.pool.OmitKeepAlive()
 	}
 }
 

@@ -124,37 +124,54 @@ var errNoAnswer = errors.New("no answer in time")
 
 // probe queries the NS records of the root, or of the domain of health_check. Any answer is good.
 func (u *upstream) probe(carrier transport.Carrier) error {
-	m := new(dns.Msg)
-	m.SetQuestion(u.c.checkName, dns.TypeNS)
+	m := new(dns.Msg).SetQuestion(u.c.checkName, dns.TypeNS)
 	m.RecursionDesired = u.c.checkRecursion
+	_, err := u.query(carrier, m)
+	if errors.Is(err, transport.ErrWrongAnswer) {
+		return nil
+	}
+	return err
+}
+
+// query sends a query of this program, and returns the response code of the reply.
+func (u *upstream) query(carrier transport.Carrier, m *dns.Msg) (rcode int, err error) {
 	query, err := m.Pack()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	done := make(ended, 1)
 	// On a shared connection it might wait for other answers.
 	call := &transport.Call{Query: query, Deadline: time.Now().Add(checkTime), Owner: done, Alone: true}
 	var b batch.Batch
 	if err := carrier.Send(&b, call); err != nil {
-		return err
+		return 0, err
 	}
 	b.Flush()
 	late := time.NewTimer(checkTime)
 	defer late.Stop()
 	select {
-	case err := <-done:
-		if errors.Is(err, transport.ErrWrongAnswer) {
-			return nil
-		}
-		return err
+	case r := <-done:
+		return r.rcode, r.err
 	case <-late.C:
 		carrier.Cancel(call)
-		return errNoAnswer
+		return 0, errNoAnswer
 	}
 }
 
-// ended has the error of a call that has ended.
-type ended chan error
+// result is the response code of the reply to a call, or an error.
+type result struct {
+	rcode int
+	err   error
+}
+
+// ended receives the result of a call.
+type ended chan result
 
 // Ended implements transport.Owner.
-func (e ended) Ended(_ *batch.Batch, call *transport.Call) { e <- call.Err }
+func (e ended) Ended(_ *batch.Batch, call *transport.Call) {
+	var m message
+	if call.Err == nil {
+		m.parse(call.Reply, false) // of a malformed one, too, it sets the response code
+	}
+	e <- result{m.rcode, call.Err}
+}

@@ -179,6 +179,7 @@ func (p *Pool) checkStall(c *conn, now time.Time) {
 		return
 	}
 	wait, silence := min(max(4*p.minRTT, p.stall), p.maxStall), now.Sub(latest(c.opened, c.lastAnswer))
+	p.checkFirst(c, wait, now)
 	if class == pipelined {
 		if wait = p.silence; c.inFlight < silentInFlight || silence < wait {
 			return

@@ -71,6 +71,9 @@ type conn struct {
 	session      *dsoSession // nil before the first request
 	violation    error       // of RFC 8490, or errDelayed: the reader ends the connection
 	hasKeepAlive bool        // a query has edns-tcp-keepalive
+	extended     bool        // the option was added to the first query
+	refused      bool        // the server has refused the option
+	firstID      uint16      // of the first query
 
 	slow       queryNumber // the query because of which others were moved away; 0 if its copy was answered sooner
 	awaitsLate bool        // answers to those that were moved away
@@ -327,6 +330,9 @@ func (c *conn) answer(message []byte, now time.Time) {
 func (c *conn) complete(f *flight, message []byte, now time.Time) {
 	p, call := c.pool, f.call
 	delete(c.byID, f.id)
+	if c.repeatPlain(f, message, now) {
+		return
+	}
 	switch {
 	case f.copyOfFront != nil:
 		p.frontCopyAnswered(f, now)

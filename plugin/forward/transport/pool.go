@@ -28,6 +28,9 @@ type Config struct {
 	Metrics        *Metrics
 	// Coherence is nil for a pool without sessions.
 	Coherence *Coherence
+	// CheckKeepAlive checks whether the server answers queries with edns-tcp-keepalive, and calls OmitKeepAlive if it does not. It is
+	// called in a goroutine of its own, every 5 seconds at most. nil is no check.
+	CheckKeepAlive func()
 	// Log logs a change of the server's class or limit, or that it opens no session, given as a predicate.
 	Log func(predicate string)
 }
@@ -96,6 +99,7 @@ type Pool struct {
 	rtt    time.Duration // smoothed
 	minRTT time.Duration
 	behaviour
+	extension
 	coherent
 }
 
@@ -397,6 +401,9 @@ func (p *Pool) Late(call *Call) {
 	now := p.now()
 	for _, f := range call.flights {
 		call.avoid = f.conn
+		if f.isExtended() {
+			p.doubtKeepAlive(now)
+		}
 		if f.conn.lastAnswer.Before(f.sent) && !f.conn.retired && f.conn.c != nil && !f.conn.heardLately(now) {
 			p.retire(f.conn)
 		}
@@ -531,7 +538,7 @@ func (p *Pool) lost(c *conn, err error) {
 	p.Metrics.Connections.Dec()
 	p.remove(c)
 	c.wakeWriter() // for it to end
-	if because := p.sessionLost(c, err, p.now()); closedByServer(err) && !because {
+	if because := p.sessionLost(c, err, p.now()); closedByServer(err) && !because && !c.lostByKeepAlive() {
 		p.observeClose(c)
 	}
 	p.moveAll(c, fmt.Errorf("%w: %w", errClosed, err))
