@@ -119,7 +119,7 @@ func (s scenario) play(t *testing.T, wire bool) (p played) {
 		}
 		return text
 	}
-	f := chainOf(t, s.stanzas(to))
+	f := withoutKeepAlive(chainOf(t, s.stanzas(to)))
 	for i, query := range s.queries {
 		m, tcp := query()
 		m.Id = uint16(i)
