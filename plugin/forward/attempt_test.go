@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -371,6 +372,55 @@ func TestKeepAlive(t *testing.T) {
 				if want := tcp && i == 0; len(own) == 1 != want || want && own[0].(*dns.EDNS0_TCP_KEEPALIVE).Timeout != 0 {
 					t.Errorf("query %d: the server gets %v", i, own)
 				}
+			}
+		})
+	}
+}
+
+// TestPlainEDNSBehindBoxThatRefusesKeepAlive: the option edns-tcp-keepalive, which is refused by old servers and firewalls, does not
+// fail the query of a client that has not sent it, and is omitted after a check.
+func TestPlainEDNSBehindBoxThatRefusesKeepAlive(t *testing.T) {
+	t.Parallel()
+	refuse := func(rcode int) dns.HandlerFunc {
+		return replies(func(r *dns.Msg) *dns.Msg { return new(dns.Msg).SetRcode(r, rcode) })
+	}
+	for name, refuse := range map[string]dns.HandlerFunc{
+		"FORMERR": refuse(dns.RcodeFormatError), "NOTIMP": refuse(dns.RcodeNotImplemented), "SERVFAIL": refuse(dns.RcodeServerFailure),
+		"a reset": func(w dns.ResponseWriter, _ *dns.Msg) { _ = w.Close() }, "no answer": func(dns.ResponseWriter, *dns.Msg) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var extended, plainChecks atomic.Int32
+			answer := replies(addressReply)
+			at := script{tcp: func(w dns.ResponseWriter, r *dns.Msg) {
+				switch check := r.Question[0].Qtype == dns.TypeNS; {
+				case r.IsEdns0() != nil && len(keepAliveOf(r)) > 0:
+					if !check {
+						extended.Add(1)
+					}
+					refuse(w, r)
+					return
+				case check:
+					plainChecks.Add(1)
+				}
+				answer(w, r)
+			}}.address(t)
+			f := chainOf(t, stanzaOf("force_tcp\nmax_in_flight 1", at))
+			query := func(i int) {
+				m := question(fmt.Sprintf("q%d.example.", i)).SetEdns0(1232, false)
+				if wrong := queryOver(f, m, true).wrong(m); wrong != "" {
+					t.Error(wrong)
+				}
+			}
+			query(0)
+			within(t, "the check", func() bool { return plainChecks.Load() == 1 })
+			var wait sync.WaitGroup
+			for i := range 10 { // each on its own connection
+				wait.Go(func() { query(i) })
+			}
+			wait.Wait()
+			if n := extended.Load(); n != 1 {
+				t.Errorf("%d queries with the option", n)
 			}
 		})
 	}

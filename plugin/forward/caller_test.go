@@ -190,7 +190,7 @@ func TestCaller_All(t *testing.T) {
 	quick := script{tcp: replies(func(r *dns.Msg) *dns.Msg { second.add(r); return withOptions(r) })}.address(t)
 	for name, options := range map[string]string{"hedge": "hedge 50ms", "read_timeout": "read_timeout 50ms", "fallback": "force_tcp\nfallback udp\nread_timeout 400ms"} {
 		t.Run(name, func(t *testing.T) {
-			f := chainOf(t, stanzaOf("max_fails 0\npolicy sequential\ncaller node-a zone-1\n"+options, slow, quick))
+			f := withoutKeepAlive(chainOf(t, stanzaOf("max_fails 0\npolicy sequential\ncaller node-a zone-1\n"+options, slow, quick)))
 			m, a := queryExtra(t, f, "a.example.", nil)
 			if wrong := a.wrong(m); wrong != "" {
 				t.Fatal(wrong)
@@ -277,7 +277,7 @@ func TestCaller_Refused(t *testing.T) {
 				t.Parallel()
 				var seen sight
 				to, options := start(t, refusal(&seen, c.code, c.bare, c.to))
-				f := chainOf(t, stanzaOf(options+"\ncaller node-a zone-1", to))
+				f := withoutKeepAlive(chainOf(t, stanzaOf(options+"\ncaller node-a zone-1", to)))
 				for i, n := range c.received {
 					m, a := queryExtra(t, f, "a.example.", c.extra())
 					if a.Msg == nil || a.code != c.rcode || a.IsEdns0() != nil && len(c.extra()) == 0 {
@@ -341,7 +341,7 @@ func TestCaller_RefusedThenSilent(t *testing.T) {
 				return new(dns.Msg).SetRcode(r, dns.RcodeFormatError)
 			})}.address(t)
 			well := script{tcp: replies(func(r *dns.Msg) *dns.Msg { second.add(r); return withOptions(r) })}.address(t)
-			f := chainOf(t, stanzaOf("policy sequential\nmax_fails 0\nread_timeout 200ms\ncaller node-a zone-1", bad, well))
+			f := withoutKeepAlive(chainOf(t, stanzaOf("policy sequential\nmax_fails 0\nread_timeout 200ms\ncaller node-a zone-1", bad, well)))
 			m := question("a.example.")
 			if wrong := queryOver(f, m, tcp).wrong(m); wrong != "" {
 				t.Fatal(wrong)

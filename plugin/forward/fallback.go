@@ -1,8 +1,11 @@
 package forward
 
 import (
+	"errors"
 	"strings"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 )
@@ -125,6 +128,20 @@ func (x *exchange) truncated(a *attempt, fellBack bool) bool {
 func (u *upstream) doubtTCP(reason string) {
 	if !u.tcpBad.Load() && u.tcpCheck.CompareAndSwap(false, true) {
 		go u.checkTCP(reason)
+	}
+}
+
+// checkKeepAlive checks whether the upstream answers a query with edns-tcp-keepalive as it answers one without.
+func (u *upstream) checkKeepAlive() {
+	plain := u.c.checkQuery(u.c.checkName).SetEdns0(dns.DefaultMsgSize, false)
+	extended := plain.Copy()
+	extended.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE}}
+	with := u.query(u.stream, extended)
+	if errors.Is(with.err, transport.ErrBusy) { // the check was not sent
+		return
+	}
+	if without := u.query(u.stream, plain); without.err == nil && (with.err != nil || with.rcode != without.rcode) {
+		u.pool.OmitKeepAlive()
 	}
 }
 

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -31,7 +32,9 @@ func (u *upstream) carryByProxy() {
 		client.IdleConnTimeout = max(u.c.expire, time.Millisecond) // 0 is no limit
 		client.MaxConnsPerHost = httpsConnections
 		client.HTTP2 = &http.HTTP2Config{SendPingTimeout: httpsSilence, PingTimeout: httpsSilence}
-		u.proxy.SetHTTPClient(&http.Client{Transport: client})
+		web := &http.Client{Transport: client}
+		u.proxy.SetHTTPClient(web)
+		defer func() { web.Transport = successful{client} }() // package proxy configures an http.Transport
 		u.proxy.SetDOHRequestOptions(u.c.dohMethod)
 		u.proxy.SetDOHHost(config.ServerName)
 		carrier.Closed = client.CloseIdleConnections
@@ -49,6 +52,19 @@ func (u *upstream) carryByProxy() {
 		carrier.Closed = func() { time.AfterFunc(u.c.timeout, u.proxy.Stop) } // it ends queries in flight
 	}
 	u.stream = carrier
+}
+
+// successful returns an error for a reply with an HTTP error, whose body is no DNS message (RFC 8484 section 4.2.1). Package proxy
+// does not read the status.
+type successful struct{ http.RoundTripper }
+
+func (s successful) RoundTrip(r *http.Request) (*http.Response, error) {
+	reply, err := s.RoundTripper.RoundTrip(r)
+	if err == nil && reply.StatusCode >= http.StatusBadRequest {
+		_ = reply.Body.Close() // it is not read
+		return nil, fmt.Errorf("HTTP status %s", reply.Status)
+	}
+	return reply, err
 }
 
 // exchangeByProxy implements transport.Func's Exchange.

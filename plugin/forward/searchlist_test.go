@@ -125,7 +125,7 @@ func TestSearch_Refused(t *testing.T) {
 				}
 				return tries(r)
 			})
-			f := chainOf(t, stanzaOf(options+"\ncaller node-a zone-1", to))
+			f := withoutKeepAlive(chainOf(t, stanzaOf(options+"\ncaller node-a zone-1", to)))
 			for i, want := range []int{2, 3} { // the refusal is known the second time
 				m, a := queryExtra(t, f, "a.example.", []dns.RR{optOf(list(), cookie())})
 				if wrong := a.wrong(m); wrong != "" {

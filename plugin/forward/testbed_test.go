@@ -92,6 +92,16 @@ func forwardTo(t testing.TB, options string, behaviours ...rogue.Behaviour) (*Fo
 	return chainOf(t, stanzaOf(options, addressesOfServers(servers)...)), servers
 }
 
+// withoutKeepAlive omits edns-tcp-keepalive, whose refusal causes further queries: it is for tests of other refusals.
+func withoutKeepAlive(f *Forward) *Forward {
+	for _, u := range *f.upstreams.Load() {
+		if u.pool != nil {
+			u.pool.OmitKeepAlive()
+		}
+	}
+	return f
+}
+
 func upstreamOf(f *Forward, i int) *upstream { return (*f.upstreams.Load())[i] }
 
 // answer is the result of a query: a message, or a response code and an error.

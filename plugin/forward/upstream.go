@@ -70,8 +70,9 @@ func (u *upstream) carryByPool(dial func(context.Context) (net.Conn, error)) {
 		Coherence: u.coherence(cmp.Or(u.c.maxAge, sessionAge*age)),
 		Dial:      dial, MaxInFlight: u.c.maxInFlight, MaxConnections: u.c.maxConnections,
 		MaxIdle: u.c.maxIdle, Expire: u.c.expire, MaxAge: cmp.Or(u.c.maxAge, age),
-		Metrics: carrierMetrics(u.address, u.streamProto()),
-		Log:     func(predicate string) { log.Infof("Upstream %s %s", u.address, predicate) },
+		Metrics:        carrierMetrics(u.address, u.streamProto()),
+		CheckKeepAlive: u.checkKeepAlive,
+		Log:            func(predicate string) { log.Infof("Upstream %s %s", u.address, predicate) },
 	})
 	u.stream = u.pool
 }

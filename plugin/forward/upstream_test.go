@@ -200,6 +200,18 @@ func TestHTTPS(t *testing.T) {
 	}
 }
 
+// TestHTTPSStatusIsReported: the error of an upstream with an HTTP error has its status, not that of its body.
+func TestHTTPSStatusIsReported(t *testing.T) {
+	t.Parallel()
+	certificate := rogue.NewCertificate(t, "127.0.0.1")
+	w := startWeb(t, certificate.Config, func(*dns.Msg) *dns.Msg { return nil })
+	f := chainOf(t, stanzaOf("timeout 200ms\ntls "+certificate.CA, "https://"+w.at))
+	const want = "HTTP status 500 Internal Server Error"
+	if a := queryOver(f, question("a.example."), false); a.err == nil || !strings.Contains(a.err.Error(), want) {
+		t.Errorf("error %v, want %s", a.err, want)
+	}
+}
+
 // TestHTTPS_Wrong: answers that do not match the query are dropped. The second upstream has the right one.
 func TestHTTPS_Wrong(t *testing.T) {
 	t.Parallel()

@@ -118,7 +118,7 @@ func (s scenario) play(t *testing.T, wire bool) (p played) {
 		}
 		return text
 	}
-	f := chainOf(t, s.stanzas(to))
+	f := withoutKeepAlive(chainOf(t, s.stanzas(to)))
 	for stanza, ok := f, true; ok; stanza, ok = stanza.Next.(*Forward) {
 		for _, u := range *stanza.upstreams.Load() {
 			u.optionCheck.Store(true) // its queries would count as well

@@ -7,6 +7,7 @@ package transport
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -78,6 +79,14 @@ type Call struct {
 
 // Elsewhere makes a call avoid the connection of an earlier call to the same upstream.
 func (c *Call) Elsewhere(earlier *Call) { c.earlier = earlier }
+
+// flightOn returns the flight of the call on a connection, or nil.
+func (c *Call) flightOn(connection *conn) *flight {
+	if i := slices.IndexFunc(c.flights, func(f *flight) bool { return f.conn == connection }); i >= 0 {
+		return c.flights[i]
+	}
+	return nil
+}
 
 // ErrBusy reports that a limit of queries in flight to the upstream is reached.
 var ErrBusy = errors.New("too many queries in flight")

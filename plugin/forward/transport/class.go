@@ -9,7 +9,7 @@ import (
 )
 
 // class is the order in which a server processes the queries of one connection. It follows from observed answers and
-// closes. Only while it is unknown, copies of queries may be sent to determine it.
+// closes. Only while it is unknown, or a connection is silent, copies of queries may be sent to determine it.
 type class int
 
 const (
@@ -38,6 +38,8 @@ const (
 	// busyAnswers is the number of answers that a busy connection receives while a copy is under way, or while a query
 	// waits for less than the maximum time of a stall: its queries wait because of the load, not because of one slow query.
 	busyAnswers = 8
+	// silentInFlight is the number of queries in flight from which a silent connection of a pipelined server may be dead.
+	silentInFlight = 4
 )
 
 const serialReason = "works on one query of a connection at a time"
@@ -51,8 +53,17 @@ type behaviour struct {
 	limitUntil  time.Time
 	closedAfter int // answers on the last connection that the server closed right after one
 	stalls      int // successive copies answered while the original waits on a connection that delivers answers
+	missed      missed
 	unanswered  int // successive connections closed without an answer
 	fewest      int // queries on one of these connections
+}
+
+// missed is a query that its connection had not answered when another one did.
+type missed struct {
+	queryNumber
+	conn     *conn // nil for none
+	answered int   // answers that conn had received by then
+	at       time.Time
 }
 
 // classAt returns the class of the server.
@@ -125,7 +136,7 @@ func (p *Pool) observeClose(c *conn) {
 	case c.answered == 1:
 		p.setSerial(1, "closes connections after one answer")
 	case p.limit != c.answered:
-		p.setLimit(c.answered, "answers", now)
+		p.setLimit(c.answered, fmt.Sprintf("closes connections after %d answers", c.answered), now)
 	}
 }
 
@@ -147,40 +158,48 @@ func (p *Pool) observeUnanswered(c *conn, now time.Time) {
 	case p.unanswered < serialAfter || c.inFlight == 1:
 	case p.fewest >= manyQueries:
 		p.unanswered-- // the next one counts as the last of a few in a row
-		p.setLimit(p.fewest/2, "queries", now)
+		p.setLimit(p.fewest/2, fmt.Sprintf("closes connections after %d queries", p.fewest/2), now)
 	default:
 		p.setSerial(0, "closes connections before an answer")
 	}
 }
 
-// setLimit sets the limit of the queries of a connection; counted is the noun of what was counted.
-func (p *Pool) setLimit(n int, counted string, now time.Time) {
+// setLimit sets the limit of the queries of a connection.
+func (p *Pool) setLimit(n int, reason string, now time.Time) {
 	p.limit, p.limitUntil = n, now.Add(p.maxSerial)
-	go p.Log(fmt.Sprintf("closes connections after %d %s: no more queries than that per connection for %v", n, counted, p.maxSerial))
+	go p.Log(fmt.Sprintf("%s: no more queries than that per connection for %v", reason, p.maxSerial))
 }
 
-// checkStall detects queries that wait behind the oldest of a connection for much longer than an answer takes: the
-// server is serial or slow, or the connection is dead. If the class is unknown, a copy of one of these queries goes to
-// another connection: only a slow server does not answer that sooner.
+// checkStall detects queries that wait for much longer than an answer takes: the server is serial or slow, or ignores them, or the
+// connection is dead. If the class is unknown, a copy of one of these queries goes to another connection: only a slow server does
+// not answer that sooner.
 func (p *Pool) checkStall(c *conn, now time.Time) {
 	class := p.classAt(now)
-	if class == pipelined || c.c == nil || c.copies >= maxCopies || c.heardLately(now) {
+	if c.c == nil || c.copies >= maxCopies || c.heardLately(now) {
 		return
 	}
-	wait := min(max(4*p.minRTT, p.stall), p.maxStall)
+	wait, silence := min(max(4*p.minRTT, p.stall), p.maxStall), now.Sub(latest(c.opened, c.lastAnswer))
+	p.checkFirst(c, wait, now)
+	if class == pipelined {
+		if wait = p.silence; c.inFlight < silentInFlight || silence < wait {
+			return
+		}
+	}
 	if now.Sub(latest(c.opened, c.copiedAt, c.oldest().sent)) < wait {
 		return
 	}
 	if class == serial {
-		p.moveBehindOldest(c)
+		if c.inFlight > 1 || c.front() == nil {
+			p.moveBehindFront(c)
+		}
 		return
 	}
-	silent := now.Sub(latest(c.opened, c.lastAnswer)) >= wait
-	for _, f := range slices.Backward(c.queue()[1:]) {
-		if !silent && now.Sub(f.sent) < wait/2 || len(f.call.flights) > 1 {
+	silent := silence >= wait
+	for i, f := range slices.Backward(c.queue()) {
+		if len(f.call.flights) > 1 || !p.isStalled(f, i, silent, wait, now) {
 			continue
 		}
-		if other := p.connForCopy(c); other != nil {
+		if other := p.connForCopy(c, silent); other != nil {
 			c.copies++
 			c.copiedAt = now
 			sent := other.put(f.call)
@@ -188,13 +207,37 @@ func (p *Pool) checkStall(c *conn, now time.Time) {
 		}
 		return
 	}
+	if silent && c.inFlight > 1 && c.answered > 0 { // the connections of the copies may be silent as well
+		c.copiedAt = now
+		p.copyFront(c)
+	}
+}
+
+// isStalled reports whether a copy of a query is due; behind is the number of older ones on its connection.
+func (p *Pool) isStalled(f *flight, behind int, silent bool, wait time.Duration, now time.Time) bool {
+	c := f.conn
+	switch age := now.Sub(f.sent); {
+	case f.number < c.highest: // newer queries were answered
+		return age >= wait
+	case behind > 0 || !c.isNext(f):
+		return silent || age >= wait/2
+	case c.inFlight > 1: // it may be the slow one
+		return false
+	case c.answered == f.answeredBefore:
+		return c.answered > 0 && age >= p.maxStall
+	default: // the server was working on another query when it received this one
+		return silent
+	}
 }
 
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 // connForCopy returns a connection for a copy of a query, or nil: an idle or new one if possible, since others may be
-// stalled too.
-func (p *Pool) connForCopy(except *conn) *conn {
+// stalled too. One for that query alone is opened if the connection has no other one, or is silent and no other has room.
+func (p *Pool) connForCopy(except *conn, silent bool) *conn {
+	if except.inFlight == 1 {
+		return p.openEscape()
+	}
 	for _, c := range p.conns {
 		if c != except && c.inFlight == 0 && c.hasRoom(1, p.limit) {
 			return c
@@ -213,59 +256,138 @@ func (p *Pool) connForCopy(except *conn) *conn {
 			return c
 		}
 	}
+	if silent {
+		return p.openEscape()
+	}
 	return nil
 }
 
 // copyAnswered evaluates a connection after the answer to a copy whose original still waits on it.
 func (p *Pool) copyAnswered(f *flight, now time.Time) {
 	c := f.copyFrom
-	i := slices.IndexFunc(f.call.flights, func(f *flight) bool { return f.conn == c })
-	if c.closed || i < 0 || p.classAt(now) != unknown {
+	original := f.call.flightOn(c)
+	class := p.classAt(now)
+	if original == nil || c.closed || class == serial {
 		return
 	}
-	original := f.call.flights[i]
+	overtaken := original.number < c.highest
+	alone := c.inFlight == 1 && c.isNext(original)
+	if overtaken || alone {
+		p.observeMissed(original, now)
+	}
 	switch {
+	case alone:
+		if c.answered == original.answeredBefore { // the server was working on no other query
+			p.moveBehindFront(c)
+		}
 	case f.silent && c.lastAnswer.Before(f.sent): // the server may be slow, and the late answers show it
-		p.copyOldest(c)
-		p.moveBehindOldest(c)
-	case original.number < c.highest: // newer queries were answered: this one waits for no other
+		p.copyFront(c)
+		p.moveBehindFront(c)
+	case class == pipelined, overtaken, c.answered == f.answeredBefore: // it waits for no other, or the connection may be silent
 	case c.answered-f.answeredBefore > busyAnswers,
 		c.answered-original.answeredBefore > busyAnswers && now.Sub(c.oldest().sent) < p.maxStall:
 		p.stalls = 0
 	default:
 		if p.stalls++; p.stalls >= maxStalls {
-			p.setSerial(0, serialReason)
-			p.moveBehindOldest(c)
+			p.setSerial(p.limit, serialReason)
+			p.moveBehindFront(c)
 		}
 	}
 }
 
-// observeSlow evaluates a late answer on a connection from which queries were moved away because of its oldest one. The
-// server is serial if it answers the oldest one first.
+// observeMissed evaluates a query that waits for no other of its connection, and that another connection has answered sooner. Its
+// answer may be late: the server leaves queries unanswered if a while later it has missed another one as well.
+func (p *Pool) observeMissed(f *flight, now time.Time) {
+	c, last := f.conn, p.missed
+	waits := last.conn != nil && last.conn.waitsFor(last.queryNumber)
+	switch {
+	case p.classAt(now) == serial:
+		return
+	case !waits:
+	case last.conn.answered > last.answered && p.class == unknown:
+		if now.Sub(last.at) < p.maxStall {
+			return
+		}
+		p.setSerial(p.limit, "ignores a query while it works on another")
+	case last.conn.answered > last.answered:
+	case last.conn == c: // silent since then
+		return
+	case c.answered != last.answered || c.answered == 0: // dead connections
+	case c.answered == 1:
+		p.setSerial(1, "answers one query of a connection")
+	case p.limit != c.answered:
+		p.setLimit(c.answered, fmt.Sprintf("answers %d queries of a connection", c.answered), now)
+	}
+	p.missed = missed{queryNumber{f.id, f.number}, c, c.answered, now}
+}
+
+// observeSlow evaluates a late answer on a connection from which queries were moved away because of its front. The
+// server is serial if it answers the front first.
 func (p *Pool) observeSlow(c *conn, f *flight, now time.Time) {
 	if c.slow.number == 0 || f.number <= c.slow.number || p.classAt(now) != unknown {
 		return
 	}
-	if slow := c.byID[c.slow.id]; slow == nil || slow.number != c.slow.number { // it was answered before
-		p.setSerial(0, serialReason)
+	if !c.waitsFor(c.slow) { // it was answered before
+		p.setSerial(p.limit, serialReason)
 	}
 }
 
-// copyOldest sends a copy of the oldest query of a connection on a separate connection. If that is answered sooner,
-// the connection is dead or its network is lossy, and the server is not serial.
-func (p *Pool) copyOldest(c *conn) {
-	if call := c.oldest().call; len(call.flights) == 1 && len(p.retired) < maxEscapes {
-		p.openAlone().put(call).copyOfOldest = c
+// copyFront sends a copy of the front of a connection on a separate connection. If that is answered sooner, the
+// connection is dead or its network is lossy, or the server ignores the query, and is not serial.
+func (p *Pool) copyFront(c *conn) {
+	f := c.front()
+	if f == nil || len(f.call.flights) > 2 { // it may be the front of two silent connections
+		return
+	}
+	if other := p.openEscape(); other != nil {
+		other.put(f.call).copyOfFront = c
 	}
 }
 
-// moveBehindOldest moves all queries of a connection but the oldest to others: on a serial server only the oldest
+// copyFronts sends copies of the fronts of connections from which the other queries were moved away: a server that leaves queries
+// unanswered may ignore them as well.
+func (p *Pool) copyFronts(now time.Time) {
+	for _, c := range slices.Clone(p.retired) {
+		if c.awaitsLate && c.inFlight > 0 && now.Sub(latest(c.lastAnswer, c.copiedAt, c.oldest().sent)) >= p.maxStall {
+			c.copiedAt = now
+			p.copyFront(c)
+		}
+	}
+}
+
+// openEscape opens a connection for a query that is not answered on others, or returns nil.
+func (p *Pool) openEscape() *conn {
+	if len(p.retired) >= maxEscapes || !p.mayConnect(p.now()) {
+		return nil
+	}
+	return p.openAlone()
+}
+
+// frontCopyAnswered evaluates the answer to the copy of the front of a connection.
+func (p *Pool) frontCopyAnswered(f *flight, now time.Time) {
+	c := f.copyOfFront
+	if original := f.call.flightOn(c); original != nil && c.isNext(original) {
+		p.observeMissed(original, now)
+		if c.lastAnswer.Before(f.sent) {
+			p.moveBehindFront(c)
+		}
+	}
+	c.slow = queryNumber{}
+}
+
+// moveBehindFront moves all queries of a connection but the front to others: on a serial server only that one
 // makes progress. The connection remains open for their late answers.
-func (p *Pool) moveBehindOldest(c *conn) {
-	oldest := c.oldest()
-	c.slow, c.awaitsLate = queryNumber{oldest.id, oldest.number}, true
+func (p *Pool) moveBehindFront(c *conn) {
+	front := c.front()
+	if c.slow = (queryNumber{}); front != nil {
+		c.slow = queryNumber{front.id, front.number}
+	}
+	c.awaitsLate = true
 	var displaced []*Call
-	for _, f := range c.queue()[1:] {
+	for _, f := range c.queue() {
+		if f == front {
+			continue
+		}
 		call := f.call
 		c.remove(f)
 		if len(call.flights) == 0 {

@@ -712,7 +712,7 @@ func TestSlowServer(t *testing.T) {
 			if nameOf(q) != all[3].name {
 				t.Fatalf("a copy of %s, want %s", nameOf(q), all[3].name)
 			}
-			b.setStall(time.Hour) // no more copies
+			b.setStall(time.Hour)
 			two.respond(answer(q))
 			two.respond(answer(two.query())) // those between
 			two.respond(answer(two.query()))
@@ -772,7 +772,7 @@ func TestDeadConnection(t *testing.T) {
 	dead.end()
 }
 
-// A server that answers the first query of each connection only does not get the others repeatedly.
+// A server that answers the first query of each connection only does not get the others repeatedly until that is known.
 func TestServerThatStops(t *testing.T) {
 	t.Parallel()
 	b := newTestbed(t, serving(t, func(c *session) {
@@ -789,15 +789,106 @@ func TestServerThatStops(t *testing.T) {
 		all = append(all, b.send(letters(i)+".example."))
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(500 * time.Millisecond)
+	allAnswered(all)
 	if n := number(b.Metrics.Depth.(depths)); n > 3*queries {
 		t.Errorf("%d queries were sent for %d", n, queries)
 	}
-	if n := b.accepted.Load(); n > 2*maxEscapes {
-		t.Errorf("%d connections", n)
+}
+
+// ignoring serves connections on which a query is ignored that arrives while another one is worked on.
+func ignoring(work time.Duration) func(*session) {
+	return func(c *session) {
+		var working sync.Mutex
+		busy := false
+		for q := c.next(); q != nil; q = c.next() {
+			working.Lock()
+			if !busy {
+				busy = true
+				time.AfterFunc(work, func() {
+					working.Lock()
+					defer working.Unlock()
+					busy = false
+					c.respond(answer(q))
+				})
+			}
+			working.Unlock()
+		}
 	}
-	for _, s := range all {
-		b.Cancel(s.Call)
+}
+
+// silentAfter serves connections that stay open and are silent after a number of answers.
+func silentAfter(answers int) func(*session) {
+	return closing(answers, func(c *session) {
+		for c.next() != nil {
+		}
+	})
+}
+
+// reversedSilentAfter is silentAfter with the first two answers in the wrong order, if both queries are received soon.
+func reversedSilentAfter(answers int) func(*session) {
+	return func(c *session) {
+		first, rest := c.next(), answers-1
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		if second := c.next(); second != nil {
+			rest--
+			c.respond(answer(second))
+		}
+		_ = c.SetReadDeadline(time.Time{})
+		if first != nil && c.respond(answer(first)) {
+			silentAfter(rest)(c)
+		}
+	}
+}
+
+// A server that leaves queries unanswered gets as many per connection as it answers. Other queries are answered meanwhile.
+func TestUnansweredQueriesAreSentElsewhere(t *testing.T) {
+	many := func(b *testbed) []*sent {
+		time.Sleep(2 * time.Millisecond)
+		return b.sendAll(2, "many")
+	}
+	pairs := func(b *testbed) []*sent {
+		allAnswered(b.sendAll(2, "pair"))
+		return nil
+	}
+	single := func(b *testbed) []*sent {
+		b.send("single.example.").answered()
+		return nil
+	}
+	const one, seven = "answers one query of a connection", "answers 7 queries of a connection"
+	for _, c := range []struct {
+		name  string
+		serve func(*session)
+		send  func(*testbed) []*sent
+		log   string // "" is that for one query per connection
+	}{
+		{"ignores queries while it works on another, many queries", ignoring(3 * time.Millisecond), many, ""},
+		{"ignores queries while it works on another, pairs", ignoring(3 * time.Millisecond), pairs, "ignores a query while it works on another"},
+		{"is silent after 1 answer, many queries", silentAfter(1), many, one},
+		{"is silent after 1 answer, pairs", silentAfter(1), pairs, one},
+		{"is silent after 1 answer, single queries", silentAfter(1), single, one},
+		{"is silent after 7 answers, many queries", silentAfter(7), many, seven},
+		{"is silent after 7 answers, pairs", silentAfter(7), pairs, seven},
+		{"is silent after 7 answers, single queries", silentAfter(7), single, seven},
+		{"answers out of order, and is silent after 7 answers", reversedSilentAfter(7), many, seven},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newTestbed(t, serving(t, c.serve), 1000, 2)
+			b.setStall(30 * time.Millisecond)
+			b.silence = 30 * time.Millisecond
+			var all []*sent
+			learned := func() bool { return number(b.Metrics.Single) > 0 || c.log != "" && len(b.logged) > 0 }
+			for end := time.Now().Add(soon); !learned() && time.Now().Before(end); {
+				all = append(all, c.send(b)...)
+			}
+			b.wantLog(c.log)
+			allAnswered(all)
+			b.setStall(time.Hour) // no more copies
+			for range 20 {
+				allAnswered(b.sendAll(5, "after"))
+			}
+			b.Pool.Close()
+		})
 	}
 }
 

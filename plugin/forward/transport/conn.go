@@ -31,7 +31,7 @@ type flight struct {
 
 	copyFrom       *conn // of a copy: the connection that may be stalled
 	answeredBefore int   // answers that conn, or copyFrom of a copy, had received when the query was sent
-	copyOfOldest   *conn // of a copy of the oldest query of a connection
+	copyOfFront    *conn // of a copy of the front of a connection
 }
 
 // queryNumber identifies a query of a connection, also after its flight is reused.
@@ -72,6 +72,9 @@ type conn struct {
 	session      *dsoSession // nil before the first request
 	violation    error       // of RFC 8490, or errDelayed: the reader ends the connection
 	hasKeepAlive bool        // a query has edns-tcp-keepalive
+	extended     bool        // the option was added to the first query
+	refused      bool        // the server has refused the option
+	firstID      uint16      // of the first query
 
 	slow       queryNumber // the query because of which others were moved away; 0 if its copy was answered sooner
 	awaitsLate bool        // answers to those that were moved away
@@ -95,7 +98,11 @@ func newConn(p *Pool) (*conn, context.Context) {
 // hasRoom reports whether a query may be sent on the connection. depth is the limit of queries in flight, and limit that
 // of all queries, 0 for none.
 func (c *conn) hasRoom(depth, limit int) bool {
-	return !c.retired && c.inFlight < depth && (limit == 0 || c.sent < limit) &&
+	used := c.inFlight
+	if depth == 1 { // the server may be working on a query that was cancelled
+		used = len(c.byID)
+	}
+	return !c.retired && used < depth && (limit == 0 || c.sent < limit) &&
 		len(c.out) < maxUnsent && len(c.byID) < maxIDs-reservedIDs
 }
 
@@ -153,6 +160,33 @@ func (c *conn) oldest() (oldest *flight) {
 		}
 	}
 	return oldest
+}
+
+// front returns the oldest flight with a call that was not overtaken by the answer to a newer one, or nil: a serial server works
+// on it.
+func (c *conn) front() *flight {
+	for _, f := range c.queue() {
+		if f.number > c.highest {
+			return f
+		}
+	}
+	return nil
+}
+
+// isNext reports whether a serial server works on a query: it has answered all older ones, or ignores them.
+func (c *conn) isNext(f *flight) bool {
+	for _, other := range c.byID {
+		if c.highest < other.number && other.number < f.number {
+			return false
+		}
+	}
+	return true
+}
+
+// waitsFor reports whether the answer to a query may still arrive on the connection.
+func (c *conn) waitsFor(q queryNumber) bool {
+	f := c.byID[q.id]
+	return !c.closed && f != nil && f.number == q.number
 }
 
 // queue returns the flights with a call, the oldest first.
@@ -303,9 +337,12 @@ func (c *conn) answer(message []byte, now time.Time) {
 func (c *conn) complete(f *flight, message []byte, now time.Time) {
 	p, call := c.pool, f.call
 	delete(c.byID, f.id)
+	if c.repeatPlain(f, message, now) {
+		return
+	}
 	switch {
-	case f.copyOfOldest != nil:
-		f.copyOfOldest.slow = queryNumber{}
+	case f.copyOfFront != nil:
+		p.frontCopyAnswered(f, now)
 	case f.copyFrom != nil:
 		p.copyAnswered(f, now)
 	}

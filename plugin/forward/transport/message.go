@@ -82,7 +82,17 @@ func check(question, reply []byte) (reason string) {
 
 // isRefusal reports whether a response code does not depend on the name: FORMERR, SERVFAIL, NOTIMP or REFUSED, RFC
 // 1035 section 4.1.1.
-func isRefusal(rcode byte) bool { return rcode == 1 || rcode == 2 || rcode == 4 || rcode == 5 }
+func isRefusal(rcode byte) bool {
+	return rcode == formErr || rcode == servFail || rcode == notImp || rcode == refusal
+}
+
+// Response codes, RFC 1035 section 4.1.1.
+const (
+	formErr  = 1
+	servFail = 2
+	notImp   = 4
+	refusal  = 5
+)
 
 // equalFold compares names in wire form. The lengths of labels are below 'A'.
 func equalFold(a, b []byte) bool {

@@ -28,6 +28,9 @@ type Config struct {
 	Metrics        *Metrics
 	// Coherence is nil for a pool without sessions.
 	Coherence *Coherence
+	// CheckKeepAlive checks whether the server answers queries with edns-tcp-keepalive, and calls OmitKeepAlive if it does not. It is
+	// called in a goroutine of its own, every 5 seconds at most. nil is no check.
+	CheckKeepAlive func()
 	// Log logs a change of the server's class or limit, or that it opens no session, given as a predicate.
 	Log func(predicate string)
 }
@@ -63,6 +66,7 @@ type times struct {
 	backoff, maxBackoff  time.Duration // after a failed handshake, doubled each time
 	minSerial, maxSerial time.Duration // validity of the serial class, doubled each time
 	stall, maxStall      time.Duration // bounds of the wait that counts as a stall
+	silence              time.Duration // of a connection of a pipelined server that may be dead
 	prompt               time.Duration // between an answer and a close that is due to it
 	tick                 time.Duration // between two checks of the connections
 	write                time.Duration // for one write: longer than the kernel waits for acknowledgements
@@ -95,6 +99,7 @@ type Pool struct {
 	rtt    time.Duration // smoothed
 	minRTT time.Duration
 	behaviour
+	extension
 	coherent
 }
 
@@ -105,9 +110,10 @@ func NewPool(c Config) *Pool {
 		backoff: 50 * time.Millisecond, maxBackoff: 500 * time.Millisecond,
 		minSerial: 30 * time.Second, maxSerial: 10 * time.Minute,
 		stall: 100 * time.Millisecond, maxStall: 500 * time.Millisecond,
-		prompt: 200 * time.Millisecond,
-		tick:   50 * time.Millisecond,
-		write:  2 * time.Second,
+		silence: 500 * time.Millisecond,
+		prompt:  200 * time.Millisecond,
+		tick:    50 * time.Millisecond,
+		write:   2 * time.Second,
 	}}
 	p.setCapacity(p.MaxInFlight, p.MaxConnections)
 	return p
@@ -397,6 +403,9 @@ func (p *Pool) Late(call *Call) {
 	now := p.now()
 	for _, f := range call.flights {
 		call.avoid = f.conn
+		if f.isExtended() {
+			p.doubtKeepAlive(now)
+		}
 		if f.conn.lastAnswer.Before(f.sent) && !f.conn.retired && f.conn.c != nil && !f.conn.heardLately(now) {
 			p.retire(f.conn)
 		}
@@ -438,7 +447,7 @@ func (p *Pool) check() {
 	p.sendWaiting() // the pause after a failed handshake may be over
 	wait := 10 * p.tick
 	for _, c := range slices.Clone(p.conns) {
-		if c.inFlight > 1 {
+		if c.inFlight > 0 {
 			wait = p.tick
 			if !late {
 				p.checkStall(c, now)
@@ -446,6 +455,9 @@ func (p *Pool) check() {
 		}
 		p.tend(c, now, !late)
 		c.countPackets()
+	}
+	if p.missed.conn != nil && !late {
+		p.copyFronts(now)
 	}
 	if p.ticking = len(p.conns)+len(p.retired) > 0; p.ticking {
 		p.checkIn(wait)
@@ -468,7 +480,8 @@ func (p *Pool) expire(now time.Time) {
 			continue
 		}
 		idle++
-		if now.Sub(c.used) >= c.idle || len(p.conns) > limit || p.MaxIdle > 0 && idle > p.MaxIdle {
+		spent := p.limit > 0 && c.sent >= p.limit
+		if now.Sub(c.used) >= c.idle || spent || len(p.conns) > limit || p.MaxIdle > 0 && idle > p.MaxIdle {
 			p.retire(c)
 		}
 	}
@@ -528,7 +541,7 @@ func (p *Pool) lost(c *conn, err error) {
 	p.Metrics.Connections.Dec()
 	p.remove(c)
 	c.wakeWriter() // for it to end
-	if because := p.sessionLost(c, err, p.now()); closedByServer(err) && !because && !c.alone {
+	if because := p.sessionLost(c, err, p.now()); closedByServer(err) && !because && !c.alone && !c.lostByKeepAlive() {
 		p.observeClose(c)
 	}
 	p.moveAll(c, fmt.Errorf("%w: %w", errClosed, err))

@@ -370,7 +370,7 @@ func newTestbed(t testing.TB, s *server, depth, connections int) *testbed {
 	})
 	b.Pool.now = b.clock.now
 	b.tick = time.Millisecond
-	b.stall, b.maxStall = 1000*time.Hour, 1000*time.Hour // tests of stalls reduce it
+	b.stall, b.maxStall, b.silence = 1000*time.Hour, 1000*time.Hour, 1000*time.Hour // tests of stalls reduce it
 	t.Cleanup(func() {
 		b.Pool.Close()
 		s.stop()
