@@ -49,11 +49,12 @@ func (x *exchange) unpackReply(m *message, b []byte) error {
 			return fmt.Errorf("unpack the query: %w", err)
 		}
 		reply.Question = query.Question
-	case !dropMisplacedOPT(reply) && m.parse(b, true):
-		return nil
 	default:
 		records := len(reply.Answer) + len(reply.Ns) + len(reply.Extra)
 		reply.Truncated = reply.Truncated || records < m.count(ancountAt)+m.count(nscountAt)+m.count(arcountAt)
+		if !dropMisplacedOPT(reply) && m.parse(b, true) {
+			return nil
+		}
 	}
 	return m.pack(reply)
 }
