@@ -120,7 +120,10 @@ func TestPodSearchPath(t *testing.T) {
 		o.Status.PodIPs = []corev1.PodIP{{IP: "10.1.0.1"}, {IP: "fd00::1"}}
 		want := &index.Pod{
 			Namespace: "shop", Name: "web", HostNetwork: true, DNS: tc.want,
-			IPs: []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00::1")},
+			IPs: []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00::1")}, Ndots: 5,
+		}
+		if tc.policy == corev1.DNSDefault || tc.policy == corev1.DNSNone {
+			want.Ndots = 1
 		}
 		strip := func(o *corev1.Pod, options Options) *index.Pod {
 			return NewStripper(options).Pod(o)
@@ -132,7 +135,7 @@ func TestPodSearchPath(t *testing.T) {
 		if got := strip(o, Options{Pods: true, SearchPaths: true}); !got.Equal(want) {
 			t.Errorf("policy %q, %v: among others the record is %+v", tc.policy, tc.config, got)
 		}
-		want.HostNetwork, want.DNS = false, nil
+		want.HostNetwork, want.DNS, want.Ndots = false, nil, 0
 		if got := strip(o, Options{Pods: true}); !got.Equal(want) {
 			t.Errorf("policy %q, %v: without search paths the record is %+v", tc.policy, tc.config, got)
 		}

@@ -67,7 +67,7 @@ func TestPodsOfNode(t *testing.T) {
 		_, ix, _ := load(t, source.Options{Pods: true, PodsOnly: true, SearchPaths: true}, map[string]string{"a.yaml": podsOfNodes})
 		want := &index.Pod{
 			Namespace: "shop", Name: "here", IPs: []netip.Addr{netip.MustParseAddr("10.1.0.1")},
-			HostNetwork: true, DNS: &index.PodDNS{Policy: "Default", Searches: []string{"a.example"}},
+			HostNetwork: true, DNS: &index.PodDNS{Policy: "Default", Searches: []string{"a.example"}}, Ndots: 1,
 		}
 		if got := ix.PodRecord("shop", "here"); !got.Equal(want) {
 			t.Errorf("%+v", got)
