@@ -119,7 +119,7 @@ func (s *socket) sendAll(fd uintptr, all []mmsghdr, failed func(i int, errno uni
 			n, errno = sendFirst(fd, all[sent:])
 		}
 		if full = full || errno == unix.EAGAIN; full {
-			n, errno = 1, s.spares.send(all[sent:sent+1])
+			n, errno = 1, s.spares.send(s, all[sent:sent+1])
 		}
 		switch errno {
 		case 0:

@@ -18,6 +18,9 @@ import (
 // is net.core.rmem_max.
 const receiveBuffer = 4 << 20
 
+// sendBuffer is the size of the send buffer of a socket that is bound to all addresses, in bytes: it has no spares.
+const sendBuffer = 4 << 20
+
 // controlLen is the size in bytes of the control message with the destination address of a query.
 const controlLen = 64
 
@@ -75,9 +78,9 @@ type socket struct {
 	spares *spares // nil for none
 }
 
-// openSockets opens a number of sockets with openBeside, their senders and spares. On an error, it returns those that are open.
+// openSockets opens a number of sockets with openBeside, and their senders. On an error, it returns those that are open.
 //
-// The senders and spares follow the sockets. A sender is connected, and in recent kernels (seen with Linux 6.18) a connected socket
+// The senders follow the sockets. A sender is connected, and in recent kernels (seen with Linux 6.18) a connected socket
 // divides those that were bound before it from those after it: the kernel delivers all datagrams to the last group.
 func openSockets(own *net.UDPConn, wildcard bool, number int) (all []*socket, err error) {
 	for range number {
@@ -91,19 +94,12 @@ func openSockets(own *net.UDPConn, wildcard bool, number int) (all []*socket, er
 	if wildcard { // a detached socket has one address
 		return all, nil
 	}
-	spares := new(spares)
+	spares := newSpares(len(all))
 	for _, s := range all {
-		if err := s.openSender(&s.sender); err != nil {
+		if s.sender, err = s.openSender(); err != nil {
 			log.Warningf("%s: no socket of their own for answers, which costs more CPU time: %v", s.conn.LocalAddr(), err)
 		}
 		s.spares = spares
-		spares.users.Add(1)
-	}
-	for i := range spares.fds {
-		spares.fds[i] = -1
-		if err := all[0].openSender(&spares.fds[i]); err != nil {
-			log.Warningf("%s: a client behind a bandwidth limit may cost others their answers: no spare socket: %v", all[0].conn.LocalAddr(), err)
-		}
 	}
 	return all, nil
 }
@@ -145,12 +141,14 @@ func networkOf(fd int) (network string, v6only int) {
 	return "udp6", v6only
 }
 
-// openSender opens a socket on the address of conn that only sends, and sets its descriptor.
-func (s *socket) openSender(sender *int) error {
-	return sockets.Use(s.conn, func(beside sockets.Socket) (err error) {
-		*sender, err = s.openSenderBeside(beside)
+// openSender opens a socket on the address of conn that only sends. It returns its descriptor, -1 with an error.
+func (s *socket) openSender() (fd int, err error) {
+	fd = -1
+	err = sockets.Use(s.conn, func(beside sockets.Socket) (err error) {
+		fd, err = s.openSenderBeside(beside)
 		return err
 	})
+	return fd, err
 }
 
 // openSenderBeside returns a descriptor, -1 with an error.
@@ -210,6 +208,9 @@ func (s *socket) configure(fd int, network string, v6only int) error {
 	}
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
+	if s.wildcard && unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer)
 	}
 	if network == "udp6" {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, v6only); err != nil {

@@ -3,6 +3,7 @@ package fastpath
 import (
 	"hash/maphash"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -12,10 +13,38 @@ import (
 // spares are sockets with the address of a listener that only send: answers that do not fit into the send buffer of a sender. A
 // datagram counts for the buffer of its socket until it leaves the machine, or the host's end of a pod's interface, so that a client
 // behind a bandwidth limit can fill the buffer. It fills the buffers of two spares as well; of the other clients, one in 28 has the
-// same two. More spares would cost each query the time in which the kernel skips them when it looks for its socket.
+// same two. They are opened when a buffer is full, since each costs a query the time in which the kernel skips it when it looks for
+// the socket; datagrams that one receives before it is detached, within microseconds, are lost.
 type spares struct {
-	fds   [8]int // -1 without a socket
+	mu    sync.Mutex
+	fds   [8]int // or unopened, or -1 after an error
 	users atomic.Int32
+}
+
+// unopened is the descriptor of a spare that was not used before.
+const unopened = -2
+
+// newSpares returns the spares of a number of sockets.
+func newSpares(users int) *spares {
+	s := new(spares)
+	for i := range s.fds {
+		s.fds[i] = unopened
+	}
+	s.users.Store(int32(users)) // #nosec G115 -- the number of readers
+	return s
+}
+
+// fd returns the descriptor of a spare beside a socket, negative without one.
+func (s *spares) fd(i int, beside *socket) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fds[i] == unopened {
+		var err error
+		if s.fds[i], err = beside.openSender(); err != nil {
+			log.Warningf("%s: a client behind a bandwidth limit may cost others their answers: no spare socket: %v", beside.conn.LocalAddr(), err)
+		}
+	}
+	return s.fds[i]
 }
 
 // spareSeed is random, so that clients cannot choose their spares.
@@ -29,13 +58,14 @@ func (s *spares) choose(client netip.Addr) (first, second int) {
 	return first, (first + 1 + int(h/n%(n-1))) % int(n) // #nosec G115
 }
 
-// send sends one datagram from a spare of its client, and returns EAGAIN if the buffers of both are full.
-func (s *spares) send(one []mmsghdr) unix.Errno {
+// send sends one datagram of a socket from a spare of its client, and returns EAGAIN if the buffers of both are full.
+func (s *spares) send(from *socket, one []mmsghdr) unix.Errno {
 	if s == nil {
 		return unix.EAGAIN
 	}
 	first, second := s.choose(clientOf((*unix.RawSockaddrInet6)(unsafe.Pointer(one[0].header.Name))))
-	for _, fd := range []int{s.fds[first], s.fds[second]} {
+	for _, i := range []int{first, second} {
+		fd := s.fd(i, from)
 		if fd < 0 {
 			continue
 		}

@@ -66,6 +66,9 @@ func (r *request) endWire() bool {
 
 // Answer implements block.Answerer.
 func (r *request) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+	if r.turn.Load()%2 != 0 { // a panic has ended the work
+		return
+	}
 	if !r.to.answer(b, r, e, &p) {
 		r.Pass(b, q, &block.StoredResult{Entry: e, Patch: p})
 		return

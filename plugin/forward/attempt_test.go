@@ -413,7 +413,7 @@ func TestPlainEDNSBehindBoxThatRefusesKeepAlive(t *testing.T) {
 				}
 			}
 			query(0)
-			within(t, "the check", func() bool { return plainChecks.Load() == 1 })
+			within(t, "the checks", func() bool { return plainChecks.Load() == 2 })
 			var wait sync.WaitGroup
 			for i := range 10 { // each on its own connection
 				wait.Go(func() { query(i) })

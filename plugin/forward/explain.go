@@ -6,6 +6,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
@@ -16,7 +17,7 @@ func explainReply(t *explain.Trace, reply forwarded, err error) {
 	if err != nil {
 		t.Add(pluginName, "no reply: %v", err)
 	}
-	if reply.voucher != nil {
+	if reply.voucher.Vouches(answers.Now()) {
 		t.Add(pluginName, "the session with %s vouches for the answer: it is valid until the session reports its end", reply.from.address)
 	}
 }

@@ -136,13 +136,16 @@ func (u *upstream) checkKeepAlive() {
 	plain := u.c.checkQuery(u.c.checkName).SetEdns0(dns.DefaultMsgSize, false)
 	extended := plain.Copy()
 	extended.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE}}
-	with := u.query(u.stream, extended)
-	if errors.Is(with.err, transport.ErrBusy) { // the check was not sent
-		return
+	for range 2 { // one query may be lost
+		with := u.query(u.stream, extended)
+		if errors.Is(with.err, transport.ErrBusy) { // the check was not sent
+			return
+		}
+		if without := u.query(u.stream, plain); without.err != nil || with.err == nil && with.rcode == without.rcode {
+			return
+		}
 	}
-	if without := u.query(u.stream, plain); without.err == nil && (with.err != nil || with.rcode != without.rcode) {
-		u.pool.OmitKeepAlive()
-	}
+	u.pool.OmitKeepAlive()
 }
 
 // checkTCP checks TCP until it works, or UDP does not work either, which shows no fault of TCP.

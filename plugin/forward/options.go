@@ -3,7 +3,6 @@ package forward
 import (
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -57,7 +56,7 @@ func (c *config) option() string {
 }
 
 // failureOfOptions returns the predicate of an upstream that twice does not answer a query with the options, or answers an error,
-// and answers the same query without them before and after; "" for another one. It returns false for one that does not answer those
+// and answers the same query without them before and after each; "" for another one. It returns false for one that does not answer those
 // either.
 func (u *upstream) failureOfOptions() (failure string, known bool) {
 	carrier := u.checkCarrier()
@@ -69,17 +68,16 @@ func (u *upstream) failureOfOptions() (failure string, known bool) {
 	if before.err != nil {
 		return "", false
 	}
-	var failures [2]string
-	var all sync.WaitGroup
-	for i := range failures {
-		all.Go(func() { failures[i] = failureOf(u.query(carrier, u.c.withOptions(plain)), before.rcode) })
+	for range 2 {
+		if failure = failureOf(u.query(carrier, u.c.withOptions(plain)), before.rcode); failure == "" {
+			return "", true
+		}
+		if after := u.query(carrier, plain); after.err != nil || after.rcode != before.rcode {
+			return "", false
+		}
+		sleep(u.ctx, checkTime) // a server that hangs once fails only one of both
 	}
-	all.Wait()
-	if slices.Contains(failures[:], "") {
-		return "", true
-	}
-	after := u.query(carrier, plain)
-	return failures[0], after.err == nil && after.rcode == before.rcode
+	return failure, true
 }
 
 // failureOf returns the predicate of an upstream for the reply to a query with the options; "" if it is no failure, or that to the

@@ -37,24 +37,21 @@ func (x *exchange) readReply(m *message, call *transport.Call, from *upstream, o
 // (see answers.Unpack). A missing question is restored: the upstream could not read the query, or refuses it. A reply without all of
 // the records that its header counts is truncated.
 func (x *exchange) unpackReply(m *message, b []byte) error {
-	reply, query := new(dns.Msg), new(dns.Msg)
-	err := reply.Unpack(b)
-	switch {
-	case err != nil:
-		if reply, err = answers.Unpack(b); err != nil {
-			return fmt.Errorf("%w: %w", errMalformed, err)
-		}
-	case len(reply.Question) == 0:
+	reply, err := answers.Unpack(b)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	if len(reply.Question) == 0 {
+		query := new(dns.Msg)
 		if err := query.Unpack(x.plain); err != nil {
 			return fmt.Errorf("unpack the query: %w", err)
 		}
 		reply.Question = query.Question
-	default:
-		records := len(reply.Answer) + len(reply.Ns) + len(reply.Extra)
-		reply.Truncated = reply.Truncated || records < m.count(ancountAt)+m.count(nscountAt)+m.count(arcountAt)
-		if !dropMisplacedOPT(reply) && m.parse(b, true) {
-			return nil
-		}
+	}
+	records := len(reply.Answer) + len(reply.Ns) + len(reply.Extra)
+	reply.Truncated = reply.Truncated || records < m.count(ancountAt)+m.count(nscountAt)+m.count(arcountAt)
+	if !dropMisplacedOPT(reply) && new(dns.Msg).Unpack(b) == nil && m.parse(b, true) { // not without the question
+		return nil
 	}
 	return m.pack(reply)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/dnsutil"
 	"github.com/coredns/coredns/request"
@@ -215,13 +216,22 @@ func (k *Kubernetes) follow(q *query, target string, chain []dns.RR) (records []
 	return append([]dns.RR{link}, rest...), truncated
 }
 
+// maxNested is the maximum number of queries through the server, each for a target of the one before: a target may lead back to
+// this plugin, by another zone of the block or by plugin rewrite.
+const maxNested = 8
+
 // lookup returns a CNAME, and the records of its target by a query through the server.
 func (k *Kubernetes) lookup(q *query, link *dns.CNAME) (records []dns.RR, truncated bool) {
 	q.dependencies.onUntracked() // the target, a name of another server
+	depth, _ := q.ctx.Value(dnsserver.LoopKey{}).(int)
+	if depth >= maxNested {
+		return nil, false
+	}
+	ctx := context.WithValue(q.ctx, dnsserver.LoopKey{}, depth+1)
 	q.explained.external(link.Target)
 	state := q.state
 	state.Req = searchlist.WithoutOption(state.Req) // the search list does not apply to the target
-	reply, err := k.upstream.Lookup(q.ctx, state, link.Target, q.qtype)
+	reply, err := k.upstream.Lookup(ctx, state, link.Target, q.qtype)
 	if err != nil || reply == nil {
 		return nil, false
 	}

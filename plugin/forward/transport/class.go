@@ -357,10 +357,20 @@ func (p *Pool) copyFronts(now time.Time) {
 
 // openEscape opens a connection for a query that is not answered on others, or returns nil.
 func (p *Pool) openEscape() *conn {
-	if len(p.retired) >= maxEscapes || !p.mayConnect(p.now()) {
+	if p.escapes() >= maxEscapes || !p.mayConnect(p.now()) {
 		return nil
 	}
 	return p.openAlone()
+}
+
+// escapes returns the number of connections that get no more queries, without those of queries that require their own.
+func (p *Pool) escapes() (n int) {
+	for _, c := range p.retired {
+		if !c.alone {
+			n++
+		}
+	}
+	return n
 }
 
 // frontCopyAnswered evaluates the answer to the copy of the front of a connection.

@@ -189,9 +189,10 @@ func (p *Pool) WithoutSession() *coherence.Voucher {
 	return p.withoutSession()
 }
 
-// withoutSession returns the voucher of an answer that was received while no session was open; nil if the server opens none.
+// withoutSession returns the voucher of an answer from before a session; nil if the server opens none soon: the sessions with other
+// servers would end the answer.
 func (p *Pool) withoutSession() *coherence.Voucher {
-	if !p.mayHaveSessions() {
+	if !p.mayHaveSessions() || p.pausedUntil.Sub(p.now()) > maxBriefPause {
 		return nil
 	}
 	return p.Coherence.Lost.voucher(p.Coherence.Now)

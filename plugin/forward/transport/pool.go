@@ -575,7 +575,7 @@ func (p *Pool) moveAll(c *conn, err error) {
 	now := p.now()
 	for _, call := range displaced {
 		// The query may be the reason for the closes. Then it must not close further connections of others.
-		call.Alone = call.moves > 1 && p.depth(now) > 1 && len(p.retired) < maxEscapes && p.mayConnect(now)
+		call.Alone = call.moves > 1 && p.depth(now) > 1 && p.escapes() < maxEscapes && p.mayConnect(now)
 		p.reassign(call)
 	}
 	p.sendWaiting()

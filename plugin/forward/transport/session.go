@@ -329,6 +329,9 @@ func (c *conn) keepAlive(data []byte) error {
 func (c *conn) voucher(query, reply []byte, sent time.Time) *coherence.Voucher {
 	s := c.session
 	if s == nil || !s.open {
+		if c.pool.sessions > 0 {
+			return nil
+		}
 		return c.pool.withoutSession()
 	}
 	data, ok := optionOf(reply, dso.OptionCode)

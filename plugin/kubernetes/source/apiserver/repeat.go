@@ -36,16 +36,22 @@ func (h *health) stalls() {
 
 func (h *health) progresses() { h.pause, h.backoff, h.notBefore = 0, h.repeats, time.Time{} }
 
-// untilWatch returns the time until a watch may be requested, not positive without a pause.
-func (h *health) untilWatch() time.Duration {
+// untilWatch returns the time until a watch may be requested, not positive without a pause, and whether it repeats one without
+// progress.
+func (h *health) untilWatch() (wait time.Duration, repeats bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.notBefore.Sub(h.now())
+	return h.notBefore.Sub(h.now()), !h.notBefore.IsZero()
 }
 
-// awaitTurn waits until a watch may be requested, and returns an error if ctx ends first.
+// awaitTurn waits until a watch may be requested, and returns an error if ctx ends first. The first watch of a resource, and one after
+// progress, passes no limiter, as in client-go: the start would wait for the others of the process.
 func (r *resource) awaitTurn(ctx context.Context, host string) error {
-	if d := r.health.untilWatch(); d > 0 {
+	d, repeats := r.health.untilWatch()
+	if !repeats {
+		return nil
+	}
+	if d > 0 {
 		pause := time.NewTimer(d)
 		defer pause.Stop()
 		select {

@@ -49,9 +49,15 @@ func (s *streamedList) relay(timeout time.Duration, doesNotEnd func()) {
 			s.Interface.Stop()
 			return
 		case e, ok := <-s.Interface.ResultChan():
-			switch {
-			case !ok:
+			if !ok {
 				return
+			}
+			select {
+			case s.events <- e:
+			case <-s.stopped:
+				return
+			}
+			switch { // after the event was taken, which does not count as silence
 			case endsList(e):
 				timer.Stop()
 				adds = false
@@ -59,11 +65,6 @@ func (s *streamedList) relay(timeout time.Duration, doesNotEnd func()) {
 				adds = false
 			case adds:
 				timer.Reset(timeout)
-			}
-			select {
-			case s.events <- e:
-			case <-s.stopped:
-				return
 			}
 		}
 	}
