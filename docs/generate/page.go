@@ -190,7 +190,7 @@ var ofCoreDNS = map[string]string{
 	"cancel":      "ends queries that the plugins have not answered within a time",
 	"chaos":       "answers `version.bind` and others in class CH",
 	"debug":       "lets a panic end the process, and enables debug logs of plugins",
-	"dns64":       "makes AAAA records from A records for clients with IPv6 only",
+	"dns64":       "makes AAAA records from A records for clients with IPv6 only. With `translate_all`, a name without A records is answered with its AAAA records: CoreDNS's answer is empty",
 	"dnstap":      "sends queries and replies to a collector (dnstap)",
 	"errors":      "logs the errors of plugins, and can summarize those that match a pattern (`consolidate`)",
 	"file":        "answers from a zone file",

@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
+	"github.com/nearside-dns/nearside/plugin/internal/translation"
 )
 
 // Configuration is a Corefile that was read. A reload reads the next one, which may be refused.
@@ -35,8 +36,16 @@ type configurationList struct {
 	all []*Configuration
 }
 
-// Read registers the configuration that CoreDNS is reading, also if no plugin of its blocks calls Of.
-func Read(context caddy.Context) { configurations.find(context) }
+// Read registers the configuration that CoreDNS is reading, also if no plugin of its blocks calls Of, and corrects plugin dns64 in it. It
+// is called after the setup of that plugin.
+func Read(context caddy.Context) {
+	configurations.find(context)
+	for _, config := range configsOf(context) {
+		for i, p := range config.Plugin {
+			config.Plugin[i] = translation.Correct(p)
+		}
+	}
+}
 
 // find returns the configuration with a context. A new one gets its servers to call the fast path when they serve UDP: CoreDNS
 // copies the function of a server block's first zone to the others, and ignores it for transports other than ordinary DNS.

@@ -7,6 +7,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/bufsize"
 	"github.com/coredns/coredns/plugin/dns64"
+
+	"github.com/nearside-dns/nearside/plugin/internal/translation"
 )
 
 // Eligibility describes whether a block has a fast path, and which stored answers it may send.
@@ -83,8 +85,12 @@ func (e *Eligibility) add(b *Block, h plugin.Handler, t traits) {
 	case name == "local":
 		e.Local = true
 	case name == "dns64":
-		var ok bool
-		if e.DNS64, ok = h.(*dns64.DNS64); !ok {
+		switch h := h.(type) {
+		case *dns64.DNS64:
+			e.DNS64 = h
+		case translation.Handler:
+			e.DNS64 = h.DNS64
+		default:
 			e.Prevented = unknownVersion(name)
 		}
 	case name == "rewrite":
