@@ -141,11 +141,15 @@ func (u *upstream) checkKeepAlive() {
 		if errors.Is(with.err, transport.ErrBusy) { // the check was not sent
 			return
 		}
-		if without := u.query(u.stream, plain); without.err != nil || with.err == nil && with.rcode == without.rcode {
+		switch without := u.query(u.stream, plain); {
+		case without.err != nil:
+			return
+		case with.err == nil && with.rcode == without.rcode:
+			u.pool.KeepAliveChecked(true)
 			return
 		}
 	}
-	u.pool.OmitKeepAlive()
+	u.pool.KeepAliveChecked(false)
 }
 
 // checkTCP checks TCP until it works, or UDP does not work either, which shows no fault of TCP.

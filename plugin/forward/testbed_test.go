@@ -96,7 +96,7 @@ func forwardTo(t testing.TB, options string, behaviours ...rogue.Behaviour) (*Fo
 func withoutKeepAlive(f *Forward) *Forward {
 	for _, u := range *f.upstreams.Load() {
 		if u.pool != nil {
-			u.pool.OmitKeepAlive()
+			u.pool.KeepAliveChecked(false)
 		}
 	}
 	return f

@@ -54,8 +54,9 @@ type behaviour struct {
 	closedAfter int // answers on the last connection that the server closed right after one
 	stalls      int // successive copies answered while the original waits on a connection that delivers answers
 	missed      missed
-	unanswered  int // successive connections closed without an answer
-	fewest      int // queries on one of these connections
+	slowUntil   time.Time // the server has answered a query that was alone on its connection later than a stall: it is slow, not silent
+	unanswered  int       // successive connections closed without an answer
+	fewest      int       // queries on one of these connections
 }
 
 // missed is a query that its connection had not answered when another one did.
@@ -224,7 +225,7 @@ func (p *Pool) isStalled(f *flight, behind int, silent bool, wait time.Duration,
 	case c.inFlight > 1: // it may be the slow one
 		return false
 	case c.answered == f.answeredBefore:
-		return c.answered > 0 && age >= p.maxStall
+		return c.answered > 0 && age >= p.maxStall && !now.Before(p.slowUntil)
 	default: // the server was working on another query when it received this one
 		return silent
 	}

@@ -216,15 +216,24 @@ func (c *conn) close() {
 		return
 	}
 	c.countPackets()
+	if c.alone {
+		c.reset()
+	}
 	go func() { _ = c.c.Close() }() // the reader gets the error
 }
 
 // abort closes the connection with a reset, RFC 8490 section 5.3.
 func (c *conn) abort() {
-	if tcp, ok := c.c.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // without it the close is graceful
-	}
+	c.reset()
 	c.close()
+}
+
+// reset makes the close of a TCP connection a reset, after which its local port is free: clients whose queries require connections of
+// their own could use up the ports.
+func (c *conn) reset() {
+	if tcp, ok := c.c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
 }
 
 // countPackets adds the packets since the last count to the metrics. On systems without such counters, each write and
@@ -372,6 +381,9 @@ func (c *conn) observe(f *flight, message []byte, now time.Time) {
 	}
 	c.highest = max(c.highest, f.number)
 	c.pool.observeSlow(c, f, now)
+	if f.copyFrom == nil && f.answeredBefore == c.answered && now.Sub(f.sent) >= c.pool.maxStall {
+		c.pool.slowUntil = now.Add(c.pool.minSerial)
+	}
 	c.lastAnswer, c.waitsSince, c.copies = now, time.Time{}, 0
 	c.answered++
 	c.pool.unanswered = 0

@@ -26,10 +26,14 @@ func (p *Pool) doubtKeepAlive(now time.Time) {
 	}
 }
 
-// OmitKeepAlive omits edns-tcp-keepalive for a while: the server does not answer queries with it as it answers others.
-func (p *Pool) OmitKeepAlive() {
+// KeepAliveChecked records whether the server answers queries with edns-tcp-keepalive as it answers others. If it does not, the option
+// is omitted for a while.
+func (p *Pool) KeepAliveChecked(accepts bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.accepted = accepts; accepts {
+		return
+	}
 	p.omittedUntil = p.now().Add(p.maxSerial)
 	go p.Log("does not answer queries with edns-tcp-keepalive: it gets none for " + p.maxSerial.String())
 }

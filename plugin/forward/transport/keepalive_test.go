@@ -80,7 +80,7 @@ func TestRefusedKeepAliveIsNotSeenByClients(t *testing.T) {
 				}
 				b.clock.skip(keepAliveDoubt + time.Second)
 			}
-			b.OmitKeepAlive()
+			b.KeepAliveChecked(false)
 			b.clock.skip(keepAliveDoubt + time.Second)
 			connection()
 			if n := extended.Load(); n != 2 {

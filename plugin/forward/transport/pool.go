@@ -28,7 +28,7 @@ type Config struct {
 	Metrics        *Metrics
 	// Coherence is nil for a pool without sessions.
 	Coherence *Coherence
-	// CheckKeepAlive checks whether the server answers queries with edns-tcp-keepalive, and calls OmitKeepAlive if it does not. It is
+	// CheckKeepAlive checks whether the server answers queries with edns-tcp-keepalive, and calls KeepAliveChecked. It is
 	// called in a goroutine of its own, every 5 seconds at most. nil is no check.
 	CheckKeepAlive func()
 	// Log logs a change of the server's class or limit, or that it opens no session, given as a predicate.

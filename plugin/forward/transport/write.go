@@ -41,7 +41,7 @@ func (c *conn) append(call *Call, id uint16) {
 	start := len(c.out)
 	c.out = append(c.out, 0, 0)
 	hasSession := c.session != nil || c.pool.mayHaveSessions() // it has its own keepalive, RFC 8490 section 7.1.2
-	if c.sent == 0 && !hasSession && !c.pool.now().Before(c.pool.omittedUntil) {
+	if c.sent == 0 && !hasSession && !c.alone && !c.pool.now().Before(c.pool.omittedUntil) {
 		c.out = appendKeepAlive(c.out, call.Query, call.question)
 		c.hasKeepAlive, c.firstID = true, id
 		c.extended = len(c.out)-start > lengthLen+len(call.Query)
