@@ -236,7 +236,7 @@ func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Ti
 // connForCopy returns a connection for a copy of a query, or nil: an idle or new one if possible, since others may be
 // stalled too. One for that query alone is opened if the connection has no other one, or is silent and no other has room.
 func (p *Pool) connForCopy(except *conn, silent bool) *conn {
-	if except.inFlight == 1 {
+	if except.inFlight == 1 && p.MaxConnections > 1 {
 		return p.openEscape()
 	}
 	for _, c := range p.conns {
@@ -257,7 +257,7 @@ func (p *Pool) connForCopy(except *conn, silent bool) *conn {
 			return c
 		}
 	}
-	if silent {
+	if silent && p.MaxConnections > 1 {
 		return p.openEscape()
 	}
 	return nil
