@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -201,6 +202,10 @@ func (c *cluster) enter(t *testing.T) {
 		for end := time.Now().Add(cleanupTimeout); c.init != 0 && !gone(strconv.Itoa(c.init)); time.Sleep(interval) {
 			if time.Now().After(end) {
 				t.Fatalf("process 1 of the node (%d) is still there after %v", c.init, cleanupTimeout)
+			}
+			// The nsenter of a program that was stopped may stop itself once more after both were continued, and then reaps nothing.
+			for _, p := range c.programs {
+				_ = syscall.Kill(-p.group, syscall.SIGCONT) // an error means that it has ended
 			}
 		}
 	})
