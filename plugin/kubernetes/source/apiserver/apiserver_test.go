@@ -47,6 +47,11 @@ func run(t *testing.T, api *kubeapi.Server, o source.Options, c *clock) (*Source
 			r.health.now = c.now
 		}
 	}
+	return s, runSource(t, s)
+}
+
+// runSource runs a source until the test ends.
+func runSource(t *testing.T, s *Source) *index.Index {
 	ix := index.New()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -58,7 +63,7 @@ func run(t *testing.T, api *kubeapi.Server, o source.Options, c *clock) (*Source
 		stop()
 		<-done
 	})
-	return s, ix
+	return ix
 }
 
 func eventually(t *testing.T, what string, condition func() bool) {

@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -116,18 +115,7 @@ func (f *fakeAPI) follow(t *testing.T, c Connection, retry time.Duration, prepar
 	for _, p := range prepare {
 		p(s)
 	}
-	ix := index.New()
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.Run(ctx, ix)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-done
-	})
-	return s, ix
+	return s, runSource(t, s)
 }
 
 // addNamespaces adds namespaces, one after the other has been read: a watch that works is served meanwhile.
