@@ -139,7 +139,8 @@ func testMissing(t *testing.T, w *world, server *clusterServer, k kinds, all []r
 	}
 }
 
-// testFastPath sends queries that are expanded, repeatedly: the fast path answers all but the first.
+// testFastPath sends queries that are expanded, repeatedly: the fast path answers all but the first. An answer stored by an earlier test
+// may expire meanwhile: then the same is true for the next round.
 func testFastPath(t *testing.T, n *node, p *pod) {
 	const times = 20
 	for _, base := range []string{"web", "web.bank", "intra-0", "both-0.outside.example", "four-0.outside.example"} {
@@ -149,13 +150,17 @@ func testFastPath(t *testing.T, n *node, p *pod) {
 			if err := a.check(name, qtype, model(p.search, name, qtype)); err != nil {
 				t.Error(err)
 			}
-			before := n.metrics(t)
-			for range times {
-				if err := a.check(name, qtype, model(p.search, name, qtype)); err != nil {
-					t.Error(err)
+			var got float64
+			for round := 0; got < times && round < 2; round++ {
+				before := n.metrics(t)
+				for range times {
+					if err := a.check(name, qtype, model(p.search, name, qtype)); err != nil {
+						t.Error(err)
+					}
 				}
+				got = n.metrics(t).Since(before).Sum("nearside_fastpath_answered_total")
 			}
-			if got := n.metrics(t).Since(before).Sum("nearside_fastpath_answered_total"); got < times {
+			if got < times {
 				t.Errorf("%s %s: the fast path answered %v of %d", name, qtype, got, times)
 			}
 		}
