@@ -51,9 +51,10 @@ run: build ## clusterdns on 127.0.0.1:1053 with the demo cluster of deploy/demo
 
 # -count=1: most tests run programs that they build, which Go's cache of test results does not notice.
 # Tests of the lease, which expires after a second, and of answers in the kernel need the whole machine, so they run alone.
+# The longest suite that mostly waits is the first, so that it is not the last alone.
 test: ## every test, beside real servers, which it installs or builds first
 	test/install.sh
-	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 30m $$(go list ./... | grep -vE '/test/(nodelocal|inkernel)$$')
+	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 30m ./test/search $$(go list ./... | grep -vE '/test/(nodelocal|inkernel|search)$$')
 	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 20m -p 1 ./test/nodelocal ./test/inkernel
 	cd deploy/image && GOWORK=off go test -count=1 ./...
 

@@ -11,7 +11,9 @@ import (
 
 // canFail asserts that each of the checks above can fail, with copies of the images that have one change.
 func canFail(t *testing.T, made string, entries []entry, want expectation) {
-	t.Run("archive", func(t *testing.T) { archiveCanFail(t, entries) })
+	if want.program == expectations[0].program { // the checks of an archive depend on no program, and read all of it each time
+		t.Run("archive", func(t *testing.T) { archiveCanFail(t, entries) })
+	}
 	t.Run("image", func(t *testing.T) { imageCanFail(t, entries, want) })
 	t.Run("bill of materials", func(t *testing.T) {
 		text := read(t, filepath.Join(made, want.program+".sbom.json"))
