@@ -17,7 +17,7 @@ func TestDuplicateServerBlock(t *testing.T) {
 	write(t, imported, "# comment\n.:5399 {\n    errors\n}\n")
 	directives := filepath.Join(t.TempDir(), "directives")
 	write(t, directives, "errors\n")
-	paths := map[string]string{"clusterdns": daemon.Build(t, "clusterdns"), "nodecache": daemon.Build(t, "nodecache")}
+	paths := map[string]string{"clusterdns": daemon.Program(t, "clusterdns"), "nodecache": daemon.Program(t, "nodecache")}
 	for program, path := range paths {
 		for _, tc := range []struct{ name, corefile, want string }{
 			{"two blocks", ".:5399 {\n    errors\n}\n" + second, "FILE:5 - cannot serve dns://.:5399 - it is already defined at FILE:1: leave out one of them"},
@@ -55,7 +55,7 @@ func TestDuplicateServerBlock(t *testing.T) {
 // TestUnknownDirective starts both programs with directives that they do not have: one line names the program that has
 // it and the remedy, or the directive that was meant.
 func TestUnknownDirective(t *testing.T) {
-	paths := map[string]string{"clusterdns": daemon.Build(t, "clusterdns"), "nodecache": daemon.Build(t, "nodecache")}
+	paths := map[string]string{"clusterdns": daemon.Program(t, "clusterdns"), "nodecache": daemon.Program(t, "nodecache")}
 	for _, tc := range []struct{ program, directive, want string }{
 		{"nodecache", "acl", ", which CoreDNS has and nodecache does not: remove it, or keep CoreDNS where it is needed; "},
 		{"clusterdns", "geoip", ", which CoreDNS has and clusterdns does not: remove it, or keep CoreDNS where it is needed; clusterdns -plugins lists the directives; a program with other plugins: https://github.com/nearside-dns/nearside/blob/main/docs/bundle.md"},
@@ -77,7 +77,7 @@ func TestUnknownDirective(t *testing.T) {
 // TestDuplicateServerBlockReloaded adds a second server block for a zone while the programs run.
 func TestDuplicateServerBlockReloaded(t *testing.T) {
 	for _, program := range []string{"clusterdns", "nodecache"} {
-		p := daemon.Start(t, daemon.Build(t, program), ".:PORT {\n    bind 127.0.0.1\n}\n")
+		p := daemon.Start(t, daemon.Program(t, program), ".:PORT {\n    bind 127.0.0.1\n}\n")
 		p.Configure(t, ".:PORT {\n    bind 127.0.0.1\n}\n\n.:PORT {\n    bind 127.0.0.1\n}\n")
 		p.Signal(t, syscall.SIGUSR1)
 		want := fmt.Sprintf("%s:5 - cannot serve dns://.:%d on 127.0.0.1 - it is already defined at %s:1: ", p.Corefile, p.Port, p.Corefile)

@@ -82,7 +82,7 @@ var failedHandshake = regexp.MustCompile(`TLS handshake error from \S+: failed t
 func TestMetricsTLS(t *testing.T) {
 	for _, program := range []string{"clusterdns", "nodecache"} {
 		t.Run(program, func(t *testing.T) {
-			path := daemon.Build(t, program)
+			path := daemon.Program(t, program)
 			t.Run("invalid at the start", func(t *testing.T) { metricsTLSAtStart(t, path) })
 			directive, flags := newEndpoint(t), newEndpoint(t)
 			health, ready := daemon.FreePort(t), daemon.FreePort(t)

@@ -130,7 +130,7 @@ func (n *stockNode) await(t *testing.T, zone, want string) {
 // forwarded like the cluster's, and no other is.
 func TestNodecacheClusterset(t *testing.T) {
 	stock := stockTemplate(t)
-	n := startStock(t, daemon.Build(t, "nodecache"), stock, "-clusterset-zone", "clusterset.local,Mesh.Example.")
+	n := startStock(t, daemon.Program(t, "nodecache"), stock, "-clusterset-zone", "clusterset.local,Mesh.Example.")
 	n.await(t, "clusterset.local.", ofCluster)
 	for zone, want := range map[string]string{
 		"clusterset.local.":              ofCluster,
@@ -168,7 +168,7 @@ func TestNodecacheClusterset(t *testing.T) {
 // TestNodecacheClustersetWrong has values and Corefiles that conflict with -clusterset-zone: one line that names the
 // flag.
 func TestNodecacheClustersetWrong(t *testing.T) {
-	path := daemon.Build(t, "nodecache")
+	path := daemon.Program(t, "nodecache")
 	const corefile = ".:PORT {\n    bind 127.0.0.1\n    forward . 192.0.2.1\n}\n"
 	for _, tc := range []struct {
 		name, value, clusterDNS string

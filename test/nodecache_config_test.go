@@ -21,7 +21,7 @@ import (
 
 // TestNodecacheFlags has a wrong value of each flag of node-local-dns: one line, exit code 2.
 func TestNodecacheFlags(t *testing.T) {
-	path := daemon.Build(t, "nodecache")
+	path := daemon.Program(t, "nodecache")
 	for _, tc := range []struct{ flag, value, want string }{
 		{"localip", "169.254.20.10,nowhere", `"nowhere" is not an IP address`},
 		{"localip", "127.0.0.1", "127.0.0.1 is a loopback address"},
@@ -53,7 +53,7 @@ func TestNodecacheFlags(t *testing.T) {
 
 // TestNodecacheHelp checks facts in the help that the flags' names do not have.
 func TestNodecacheHelp(t *testing.T) {
-	code, output := run(t, "", daemon.Build(t, "nodecache"), "-help")
+	code, output := run(t, "", daemon.Program(t, "nodecache"), "-help")
 	for _, want := range []string{"nodecache doctor [flags]", "nodecache cleanup [flags]", "if there is a template (-basecorefile), the file to write", "1s to 24h"} {
 		if code != 0 || !strings.Contains(output, want) {
 			t.Errorf("exit code %d, %q is not in\n%s", code, want, output)
@@ -63,7 +63,7 @@ func TestNodecacheHelp(t *testing.T) {
 
 // TestNodecacheTemplate has templates that cannot be rendered: one line with file and line, exit code 1.
 func TestNodecacheTemplate(t *testing.T) {
-	path := daemon.Build(t, "nodecache")
+	path := daemon.Program(t, "nodecache")
 	for _, tc := range []struct{ name, text, args, want string }{
 		{"no Service", ".:0 {\n    forward . __PILLAR__CLUSTER__DNS__\n}\n", "-upstreamsvc kube-dns-upstream", "base:2 - __PILLAR__CLUSTER__DNS__ is the address of cluster DNS, which the variable KUBE_DNS_UPSTREAM_SERVICE_HOST"},
 		{"no address", ".:0 {\n    bind __PILLAR__LOCAL__DNS__\n}\n", "", "base:2 - __PILLAR__LOCAL__DNS__ is the value of -localip"},
@@ -196,7 +196,7 @@ func TestNodecacheConfigMap(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "kube-dns") // missing at first
 	port := daemon.FreePort(t)
 	metrics := fmt.Sprintf("127.0.0.1:%d", daemon.FreePort(t))
-	p := daemon.Start(t, daemon.Build(t, "nodecache"), fmt.Sprintf("example.invalid:PORT {\n    bind 127.0.0.1\n}\n.:%d {\n    bind 127.0.0.1\n    log\n}\n", port),
+	p := daemon.Start(t, daemon.Program(t, "nodecache"), fmt.Sprintf("example.invalid:PORT {\n    bind 127.0.0.1\n}\n.:%d {\n    bind 127.0.0.1\n    log\n}\n", port),
 		"-kubednscm", directory, "-dns.port", strconv.Itoa(port), "-syncinterval", "1h", "-metrics-listen-address", metrics)
 	counted := func(n int) func() bool {
 		return func() bool {
@@ -253,7 +253,7 @@ func TestNodecacheTemplateChanges(t *testing.T) {
 	m.swap(t, text(one))
 	base := filepath.Join(m.path, "Corefile.base")
 	metrics := fmt.Sprintf("127.0.0.1:%d", daemon.FreePort(t))
-	p := daemon.Launch(t, daemon.Build(t, "nodecache"), "", "-basecorefile", base, "-syncinterval", "1h", "-metrics-listen-address", metrics)
+	p := daemon.Launch(t, daemon.Program(t, "nodecache"), "", "-basecorefile", base, "-syncinterval", "1h", "-metrics-listen-address", metrics)
 	within(t, "served", answersWith(addr, "a.example.", "192.0.2.1"))
 	if got := read(t, p.Corefile); !strings.HasPrefix(got, "# Rendered by nodecache") || !strings.Contains(got, one) {
 		t.Errorf("written was %q", got)
@@ -290,7 +290,7 @@ func TestNodecacheTemplateChanges(t *testing.T) {
 // TestShutdown ends the programs while a query to a slow server is in progress.
 func TestShutdown(t *testing.T) {
 	for _, program := range []string{"clusterdns", "nodecache"} {
-		path := daemon.Build(t, program)
+		path := daemon.Program(t, program)
 		for _, tc := range []struct {
 			name    string
 			signals []syscall.Signal
@@ -342,7 +342,7 @@ func TestReloadSignal(t *testing.T) {
 			text := func(address string) string {
 				return ".:PORT {\n    bind 127.0.0.1\n    reload 2s 0s\n    template IN A {\n        answer \"{{ .Name }} 1 IN A " + address + "\"\n    }\n}\n"
 			}
-			p := daemon.Start(t, daemon.Build(t, program), text("192.0.2.1"))
+			p := daemon.Start(t, daemon.Program(t, program), text("192.0.2.1"))
 			if got := question(p.Addr, "a.example."); got != "192.0.2.1" {
 				t.Fatalf("answer %s", got)
 			}
@@ -371,7 +371,7 @@ func TestReloadWhileStarting(t *testing.T) {
 	text := func(address string) string {
 		return ".:PORT {\n    bind 127.0.0.1\n    template IN A {\n        answer \"{{ .Name }} 1 IN A " + address + "\"\n    }\n    kubernetes cluster.local {\n        endpoint http://127.0.0.1:1\n    }\n}\n"
 	}
-	p := daemon.Launch(t, daemon.Build(t, "clusterdns"), text("192.0.2.1"))
+	p := daemon.Launch(t, daemon.Program(t, "clusterdns"), text("192.0.2.1"))
 	within(t, "starting", func() bool { return lines(p, "waiting up to 5s for the first sync") > 0 })
 	p.Configure(t, text("192.0.2.2"))
 	p.Signal(t, syscall.SIGUSR1)
@@ -389,7 +389,7 @@ func TestNodecacheImport(t *testing.T) {
 		return "template IN A {\n    answer \"{{ .Name }} 1 IN A " + address + "\"\n}\n"
 	}
 	write(t, imported, text("192.0.2.1"))
-	p := daemon.Start(t, daemon.Build(t, "nodecache"), ".:PORT {\n    bind 127.0.0.1\n    import "+imported+"\n}\nimport "+filepath.Dir(imported)+"/*.server\n", "-syncinterval", "1h")
+	p := daemon.Start(t, daemon.Program(t, "nodecache"), ".:PORT {\n    bind 127.0.0.1\n    import "+imported+"\n}\nimport "+filepath.Dir(imported)+"/*.server\n", "-syncinterval", "1h")
 	for i := range 3 {
 		address := fmt.Sprintf("192.0.2.%d", 10+i)
 		write(t, imported, text(address))
@@ -407,7 +407,7 @@ func TestNodecacheImport(t *testing.T) {
 // TestNodecacheOverlap has two instances with the same metrics port, as the old and the new one of a DaemonSet that
 // surges.
 func TestNodecacheOverlap(t *testing.T) {
-	path, metrics := daemon.Build(t, "nodecache"), fmt.Sprintf("127.0.0.1:%d", daemon.FreePort(t))
+	path, metrics := daemon.Program(t, "nodecache"), fmt.Sprintf("127.0.0.1:%d", daemon.FreePort(t))
 	corefile := ".:PORT {\n    bind 127.0.0.1\n}\n"
 	there := func() bool {
 		return strings.Contains(get(t, "http://"+metrics+"/metrics"), "coredns_nodecache_setup_errors_total")

@@ -44,7 +44,7 @@ func inNamespace(t *testing.T, addresses ...string) (nodecache string) {
 		}
 		t.Skip(lacks)
 	}
-	folder := filepath.Dir(daemon.Build(t, "nodecache"))
+	folder := filepath.Dir(daemon.Program(t, "nodecache"))
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), namespaceVariable+"="+folder)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}

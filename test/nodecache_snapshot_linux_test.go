@@ -217,7 +217,7 @@ func (b *snapshotBed) wantAnswers(t *testing.T) {
 
 // TestNodecacheSnapshot ends nodecache and starts it again without an upstream: it answers the names that it has answered before.
 func TestNodecacheSnapshot(t *testing.T) {
-	path := daemon.Build(t, "nodecache")
+	path := daemon.Program(t, "nodecache")
 	const none = "-metrics-listen-address="
 	for _, tt := range []struct {
 		name, option string

@@ -33,7 +33,7 @@ func TestPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, program := range []string{"clusterdns", "nodecache"} {
-		path := daemon.Build(t, program)
+		path := daemon.Program(t, program)
 		for _, tc := range []struct {
 			name  string
 			args  []string
@@ -72,7 +72,7 @@ func TestPrograms(t *testing.T) {
 
 // TestDirectivesOfNodeLocalDNS checks that nodecache has the directives of node-local-dns.
 func TestDirectivesOfNodeLocalDNS(t *testing.T) {
-	_, output := run(t, "", daemon.Build(t, "nodecache"), "-plugins")
+	_, output := run(t, "", daemon.Program(t, "nodecache"), "-plugins")
 	for _, name := range []string{
 		"timeouts", "reload", "bufsize", "bind", "debug", "trace", "health", "pprof", "prometheus", "errors", "log", "dns64",
 		"loadbalance", "cache", "rewrite", "template", "hosts", "loop", "forward", "whoami",
@@ -85,7 +85,7 @@ func TestDirectivesOfNodeLocalDNS(t *testing.T) {
 
 // TestNodecache starts nodecache with the server blocks of node-local-dns's Corefile, without the settings of the node.
 func TestNodecache(t *testing.T) {
-	daemon.Start(t, daemon.Build(t, "nodecache"), `cluster.local:PORT {
+	daemon.Start(t, daemon.Program(t, "nodecache"), `cluster.local:PORT {
     errors
     cache {
         success 9984 30

@@ -77,7 +77,7 @@ func documents(t *testing.T) (paths []string) {
 
 // TestCorefilesOfDocuments starts a server with every Corefile in a document, and with Corefile.example.
 func TestCorefilesOfDocuments(t *testing.T) {
-	program := daemon.ProgramWithoutRace(t, "clusterdns")
+	program := daemon.Program(t, "clusterdns")
 	api := kubeapi.New(t)
 	shown := map[string]string{"Corefile.example": read(t, filepath.Join(root, "Corefile.example"))}
 	for _, path := range documents(t) {
@@ -90,7 +90,7 @@ func TestCorefilesOfDocuments(t *testing.T) {
 	if len(shown) < 5 {
 		t.Fatalf("only %d Corefiles were found", len(shown))
 	}
-	node := daemon.ProgramWithoutRace(t, "nodecache")
+	node := daemon.Program(t, "nodecache")
 	for name, corefile := range shown {
 		t.Run(name, func(t *testing.T) {
 			switch {
@@ -147,7 +147,7 @@ func TestBrokenCorefileOfDocument(t *testing.T) {
 	if len(b) != 2 || b[0].language != "corefile" || b[0].line != 3 || b[1] != (block{"corefile", 12, ".:53 {\n    log\n}\n"}) {
 		t.Fatalf("blocks: %+v", b)
 	}
-	p := daemon.Launch(t, daemon.Build(t, "clusterdns"), here(t, b[0].text, "http://127.0.0.1:1"))
+	p := daemon.Launch(t, daemon.Program(t, "clusterdns"), here(t, b[0].text, "http://127.0.0.1:1"))
 	code, err := p.Wait(daemonEnds)
 	if err != nil || code != 1 {
 		t.Fatalf("exit code %d, %v; want 1 for a broken Corefile", code, err)
@@ -212,7 +212,7 @@ func TestCommandsOfReadme(t *testing.T) {
 	if _, err := exec.LookPath("dig"); err != nil && os.Getenv("NEARSIDE_REQUIRE_ALL") != "1" {
 		t.Skipf("%v: run test/install.sh", err)
 	}
-	server := daemon.Start(t, daemon.Build(t, "clusterdns"), here(t, read(t, filepath.Join(root, "Corefile.example")), ""))
+	server := daemon.Start(t, daemon.Program(t, "clusterdns"), here(t, read(t, filepath.Join(root, "Corefile.example")), ""))
 	ran := 0
 	for _, b := range slices.Concat(
 		blocks(read(t, filepath.Join(root, "README.md"))), blocks(read(t, filepath.Join(root, "plugin", "kubernetes", "README.md"))),

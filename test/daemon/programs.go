@@ -24,7 +24,7 @@ func Program(t testing.TB, name string) string {
 	return programs.path(t, name, RaceDetector)
 }
 
-// ProgramWithoutRace is Program without the race detector, for tests that measure memory, or start many programs with one client each.
+// ProgramWithoutRace is Program without the race detector, for tests that measure memory, or compare many answers, one at a time.
 func ProgramWithoutRace(t testing.TB, name string) string {
 	t.Helper()
 	return programs.path(t, name, false)

@@ -10,10 +10,13 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/daemon"
 )
 
 // TestParityWithPlugins has server blocks with one more plugin each: replies are equal with and without the fast path, for ordinary
-// queries and for those that the plugin answers or changes.
+// queries and for those that the plugin answers or changes. The programs have no race detector, which would double the time of this and the
+// next test: there is one query at a time.
 func TestParityWithPlugins(t *testing.T) {
 	folder := newCluster(t)
 	zone := filepath.Join(folder, "example.zone")
@@ -87,7 +90,7 @@ func TestParityWithPlugins(t *testing.T) {
 		{"whoami", []string{"whoami"}, nil, 40},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			checkPlugin(t, startPair(t, "clusterdns", clusterBlock(folder, tc.lines...)), tc.own, ordinary, tc.minimum)
+			checkPlugin(t, startPairFrom(t, daemon.ProgramWithoutRace(t, "clusterdns"), clusterBlock(folder, tc.lines...)), tc.own, ordinary, tc.minimum)
 		})
 	}
 }
@@ -154,7 +157,7 @@ func TestParityOfCacheWithPlugins(t *testing.T) {
 			variants(t, "a.test.", dns.TypeAAAA), 40},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			checkPlugin(t, startPair(t, "nodecache", cacheBlock(u, append([]string{"cache"}, tc.lines...)...)), tc.own, ordinary, tc.minimum)
+			checkPlugin(t, startPairFrom(t, daemon.ProgramWithoutRace(t, "nodecache"), cacheBlock(u, append([]string{"cache"}, tc.lines...)...)), tc.own, ordinary, tc.minimum)
 		})
 	}
 }

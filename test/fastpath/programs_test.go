@@ -75,13 +75,18 @@ func within(t *testing.T, what string, so func() bool) {
 // pair is the same program twice with the same configuration, with and without the fast path.
 type pair struct{ on, off *server }
 
-// startPair starts a program with a Corefile in which FASTPATH is the place of the directive. The programs have no race detector, which
-// doubles the time of these tests and has nothing to detect: there is one query at a time.
+// startPair starts a program with a Corefile in which FASTPATH is the place of the directive.
 func startPair(t *testing.T, name, corefile string) pair {
 	t.Helper()
+	return startPairFrom(t, daemon.Program(t, name), corefile)
+}
+
+// startPairFrom is startPair with the path of a program.
+func startPairFrom(t *testing.T, path, corefile string) pair {
+	t.Helper()
 	p := pair{
-		on:  startFrom(t, daemon.ProgramWithoutRace(t, name), strings.ReplaceAll(corefile, "FASTPATH", "")),
-		off: startFrom(t, daemon.ProgramWithoutRace(t, name), strings.ReplaceAll(corefile, "FASTPATH", "fastpath off")),
+		on:  startFrom(t, path, strings.ReplaceAll(corefile, "FASTPATH", "")),
+		off: startFrom(t, path, strings.ReplaceAll(corefile, "FASTPATH", "fastpath off")),
 	}
 	within(t, "the start line of the fast path", func() bool { return strings.Contains(p.on.Output(), ": fast path for ") })
 	if strings.Contains(p.off.Output(), ": fast path for ") {
