@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -143,13 +144,20 @@ func noise(m []byte, tcp bool) []byte {
 	if tcp {
 		length = 65535
 	}
-	b := make([]byte, length)
+	block := noiseBlock()
+	at := rand.IntN(len(block) - length)
+	return append(m[:2:2], block[at+2:at+length]...)
+}
+
+// noiseBlock is twice the longest message, so that each reply takes its own part: random bytes made for each reply would
+// take more CPU than all else that a load does.
+var noiseBlock = sync.OnceValue(func() []byte {
+	b := make([]byte, 2*65536)
 	for i := range b {
 		b[i] = byte(rand.Uint32())
 	}
-	copy(b, m[:2])
 	return b
-}
+})
 
 // wait returns the delay of the answer for a name.
 func (b Behaviour) wait(name string) time.Duration {
