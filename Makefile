@@ -49,13 +49,13 @@ release-test: ## a release of a clone of the last commit, pushed to a registry o
 run: build ## clusterdns on 127.0.0.1:1053 with the demo cluster of deploy/demo
 	bin/clusterdns -conf Corefile.example
 
-# -count=1: most tests run programs that they build, which Go's cache of test results does not notice.
+# -count=1: most tests run programs that they build, which Go's cache of test results does not notice. vet has its own target.
 # Tests of the lease, which expires after a second, and of answers in the kernel need the whole machine, so they run alone.
 # The longest suite that mostly waits is the first, so that it is not the last alone.
 test: ## every test, beside real servers, which it installs or builds first
 	test/install.sh
-	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 30m ./test/search $$(go list ./... | grep -vE '/test/(nodelocal|inkernel|search)$$')
-	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 20m -p 1 ./test/nodelocal ./test/inkernel
+	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -vet=off -ldflags=-w -timeout 30m ./test/search $$(go list ./... | grep -vE '/test/(nodelocal|inkernel|search)$$')
+	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -vet=off -ldflags=-w -timeout 20m -p 1 ./test/nodelocal ./test/inkernel
 	cd deploy/image && GOWORK=off go test -count=1 ./...
 
 # A cluster of one node: etcd, the parts of Kubernetes and containerd, in namespaces of their own.

@@ -59,7 +59,7 @@ func TestChecksOfDoctor(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command(daemon.Build(t, "nodecache"), "doctor", "-o", "json", "-localip", "127.0.0.98,::1", "-dns.port", "1", "-conf", corefile,
+	cmd := exec.Command(daemon.Program(t, "nodecache"), "doctor", "-o", "json", "-localip", "127.0.0.98,::1", "-dns.port", "1", "-conf", corefile,
 		"-clusterdns", "127.0.0.1:1", "-upstream", "127.0.0.1:1", "-health-port", "1", "-resolvconf", conf)
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {

@@ -117,7 +117,7 @@ func exported(t *testing.T, program, corefile string, args ...string) (server *d
 	}
 	metrics := local()
 	corefile = strings.NewReplacer("DEMO", demo, "METRICS", metrics, "HEALTH", local(), "READY", local()).Replace(corefile)
-	server = daemon.Start(t, daemon.Build(t, program), corefile, args...)
+	server = daemon.Start(t, daemon.Program(t, program), corefile, args...)
 	client := dns.Client{Timeout: 30 * time.Second}
 	for _, name := range queried {
 		for range 2 {

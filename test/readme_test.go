@@ -21,7 +21,7 @@ import (
 
 const root = ".."
 
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(func() int { return daemon.Main(m) })) }
+func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
 
 // block is a fenced block of a document.
 type block struct {

@@ -30,7 +30,7 @@ const (
 	maxWait = 30 * time.Second
 )
 
-// TestMain removes the program that the tests have built.
+// TestMain sets the environment of the programs.
 func TestMain(m *testing.M) {
 	for name, value := range map[string]string{clusterVariable: clusterHost, "NODE_NAME": "", "NODE_ZONE": ""} {
 		if err := os.Setenv(name, value); err != nil {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	os.Exit(daemon.Main(m))
+	os.Exit(m.Run())
 }
 
 // start starts nodecache with a Corefile, in which PORT is the port of the returned address, and waits until it answers.

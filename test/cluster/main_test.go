@@ -9,14 +9,11 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
-	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // asked is the variable that enables these tests when it is "1": they take minutes.
 const asked = "NEARSIDE_E2E"
-
-func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
 
 // binaries are the paths of the programs that test/install.sh installs.
 type binaries map[string]string

@@ -29,7 +29,7 @@ const maxWait = 20 * time.Second
 // TestMain stops the control plane.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(kubeapi.Main(func() int { return daemon.Main(m) }))
+	os.Exit(kubeapi.Main(m.Run))
 }
 
 // ttl is that of the answers of clusterdns.

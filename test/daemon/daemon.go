@@ -21,36 +21,6 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Build builds a program of the module, such as clusterdns, and returns its path. It has the race detector if the test
-// has it.
-func Build(t testing.TB, program string) string {
-	t.Helper()
-	return BuildIn(t, t.TempDir(), program)
-}
-
-// BuildIn is Build into a folder, for a program that several tests run. A program outside of cmd is named by its folder.
-func BuildIn(t testing.TB, folder, program string) string {
-	t.Helper()
-	path := filepath.Join(folder, filepath.Base(program))
-	build(t, path, program, RaceDetector)
-	return path
-}
-
-func build(t testing.TB, path, program string, race bool) {
-	t.Helper()
-	if !strings.Contains(program, "/") {
-		program = "cmd/" + program
-	}
-	args := []string{"build", "-o", path}
-	if race {
-		args = append(args, "-race")
-	}
-	out, err := exec.Command("go", append(args, "github.com/nearside-dns/nearside/"+program)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("build %s: %v\n%s", program, err, out)
-	}
-}
-
 // Range of FreePort: below the ephemeral ports, so that no client's socket has the port when a program binds it.
 const (
 	firstPort = 12000

@@ -1,66 +1,83 @@
 package daemon
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
-// programs are the binaries built for the tests of a package, in a temporary folder.
-var programs builtPrograms
-
-type builtPrograms struct {
-	mu     sync.Mutex
-	folder string
-	built  map[string]bool // by path
+// built are the programs that are up to date, by path.
+var built struct {
+	sync.Mutex
+	paths map[string]bool
 }
 
-// Program returns the path of a program of the module, built once for all tests of a package. The package's TestMain
-// removes it with Main.
+// Program returns the path of a program of the module. It has the race detector if the test has it. A program outside of
+// cmd is named by its folder.
 func Program(t testing.TB, name string) string {
 	t.Helper()
-	return programs.path(t, name, RaceDetector)
+	return program(t, name, RaceDetector)
 }
 
 // ProgramWithoutRace is Program without the race detector, for tests that measure memory, or compare many answers, one at a time.
 func ProgramWithoutRace(t testing.TB, name string) string {
 	t.Helper()
-	return programs.path(t, name, false)
+	return program(t, name, false)
 }
 
-func (p *builtPrograms) path(t testing.TB, name string, race bool) string {
+// program builds into a folder of the user's cache, where the tests of all packages of a checkout share the programs: to
+// link them takes seconds, and go build does it only for a program that is not up to date.
+func program(t testing.TB, name string, race bool) string {
 	t.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.folder == "" {
-		folder, err := os.MkdirTemp("", "nearside-test-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.folder, p.built = folder, map[string]bool{}
+	built.Lock()
+	defer built.Unlock()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
 	}
-	path := filepath.Join(p.folder, filepath.Base(name))
-	if race != RaceDetector {
-		path += "-without-race"
+	_, file, _, _ := runtime.Caller(0)
+	folder, args := fmt.Sprintf("%x", sha256.Sum256([]byte(file)))[:8], []string{"build", "-ldflags=-w"}
+	if race {
+		folder, args = folder+"-race", append(args, "-race")
 	}
-	if !p.built[path] {
-		build(t, path, name, race)
-		p.built[path] = true
+	path := filepath.Join(cache, "nearside", "test", folder, filepath.Base(name))
+	if built.paths[path] {
+		return path
 	}
+	if !strings.Contains(name, "/") {
+		name = "cmd/" + name
+	}
+	defer lock(t, filepath.Dir(path))()
+	out, err := exec.Command("go", append(args, "-o", path, "github.com/nearside-dns/nearside/"+name)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("build %s: %v\n%s", name, err, out)
+	}
+	if built.paths == nil {
+		built.paths = map[string]bool{}
+	}
+	built.paths[path] = true
 	return path
 }
 
-// Main runs the tests of a package, removes what Program has built, and returns the exit code.
-func Main(m *testing.M) int {
-	code := m.Run()
-	if programs.folder == "" {
-		return code
+// lock waits until no other process builds into a folder, and returns a function that ends the lock.
+func lock(t testing.TB, folder string) (unlock func()) {
+	t.Helper()
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
 	}
-	if err := os.RemoveAll(programs.folder); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	f, err := os.Open(folder)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return code
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = f.Close() } // which ends the lock
 }

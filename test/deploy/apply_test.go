@@ -189,7 +189,7 @@ func TestRights(t *testing.T) {
 			want = rights(role)
 		}
 		api := cluster(t)
-		daemon.Start(t, program(t, name), onLoopback(t, corefile, api.URL(), upstream(t, "192.0.2.80")))
+		daemon.Start(t, daemon.Program(t, name), onLoopback(t, corefile, api.URL(), upstream(t, "192.0.2.80")))
 		await(t, "the requests need exactly the permissions", func() error {
 			if got := asked(api); !slices.Equal(got, want) {
 				return fmt.Errorf("it asks for %q, and has %q", got, want)
@@ -250,7 +250,7 @@ func TestAccounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	withAccount := strings.Replace(onLoopback(t, string(corefile), "API", upstream(t, "192.0.2.80")), "endpoint API", "kubeconfig "+s.KubeconfigFor(ofClusterDNS), 1)
-	p := daemon.Start(t, program(t, "clusterdns"), withAccount)
+	p := daemon.Start(t, daemon.Program(t, "clusterdns"), withAccount)
 	ip, err := s.Client().CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

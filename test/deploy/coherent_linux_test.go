@@ -47,7 +47,7 @@ func coherenceLines(t *testing.T, corefile, clusterMetrics string) (map[string]s
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program(t, "nodecache"), "doctor", "-o", "json", "-conf", corefile)
+	cmd := exec.Command(daemon.Program(t, "nodecache"), "doctor", "-o", "json", "-conf", corefile)
 	cmd.Env = append(os.Environ(), "KUBE_DNS_SERVICE_HOST="+host, "KUBE_DNS_SERVICE_PORT_METRICS="+port)
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) { // other checks fail here
@@ -71,14 +71,14 @@ func coherenceLines(t *testing.T, corefile, clusterMetrics string) (map[string]s
 func TestDeployedCoherent(t *testing.T) {
 	api, resolver := cluster(t), upstream(t, "192.0.2.80")
 	server := onLoopback(t, read(t, deployed, "clusterdns", "Corefile"), api.URL(), resolver)
-	clusterdns := daemon.Start(t, program(t, "clusterdns"), server)
+	clusterdns := daemon.Start(t, daemon.Program(t, "clusterdns"), server)
 	awaitAnswer(t, clusterdns.Addr, service.name, service.want)
 	node := strings.NewReplacer(
 		"__PILLAR__CLUSTER__DNS__", clusterdns.Addr, "__PILLAR__UPSTREAM__SERVERS__", "/etc/resolv.conf",
 		"    bind __PILLAR__LOCAL__DNS__\n", "", "__PILLAR__LOCAL__DNS__:", ":",
 	).Replace(read(t, deployed, "nodecache", "Corefile.base"))
 	node = onLoopback(t, node, api.URL(), resolver)
-	nodecache := daemon.Start(t, program(t, "nodecache"), node)
+	nodecache := daemon.Start(t, daemon.Program(t, "nodecache"), node)
 	awaitAnswer(t, nodecache.Addr, service.name, service.want)
 	awaitMetric(t, node, "nearside_forward_coherence_sessions", 1)
 	awaitMetric(t, server, "nearside_kubernetes_coherence_sessions", 1)

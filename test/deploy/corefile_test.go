@@ -40,32 +40,7 @@ func await(t *testing.T, what string, look func() error) {
 	}
 }
 
-// programs are built once.
-var programs = map[string]string{}
-
-// program returns the path of clusterdns or nodecache.
-func program(t *testing.T, name string) string {
-	t.Helper()
-	if programs[name] == "" {
-		programs[name] = daemon.BuildIn(t, programFolder, name)
-	}
-	return programs[name]
-}
-
-// programFolder is created by TestMain.
-var programFolder string
-
-func TestMain(m *testing.M) { os.Exit(inFolder(m)) }
-
-func inFolder(m *testing.M) int {
-	var err error
-	if programFolder, err = os.MkdirTemp("", "nearside-deploy-"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(programFolder) }()
-	return kubeapi.Main(m.Run)
-}
+func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
 
 // cluster starts an API server with a Service, web of the namespace shop, with one pod, on node-a of zone-1, and the
 // same Service for a clusterset.
@@ -197,7 +172,7 @@ func upstream(t *testing.T, address string) string {
 // bootClusterDNS starts clusterdns with a Corefile and queries a Service.
 func bootClusterDNS(t *testing.T, corefile, zone string) *daemon.Process {
 	t.Helper()
-	p := daemon.Start(t, program(t, "clusterdns"), onLoopback(t, corefile, cluster(t).URL(), upstream(t, "192.0.2.80")))
+	p := daemon.Start(t, daemon.Program(t, "clusterdns"), onLoopback(t, corefile, cluster(t).URL(), upstream(t, "192.0.2.80")))
 	awaitAnswer(t, p.Addr, "web.shop.svc."+zone+" A", "A 10.96.12.34")
 	awaitAnswer(t, p.Addr, "www.example.com A", "A 192.0.2.80")
 	return p

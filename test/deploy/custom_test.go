@@ -25,7 +25,7 @@ func TestCustomFiles(t *testing.T) {
 				"__PILLAR__CLUSTER__DNS__", upstream(t, "10.96.12.34"), "__PILLAR__UPSTREAM__SERVERS__", "/etc/resolv.conf",
 				"    bind __PILLAR__LOCAL__DNS__\n", "", "__PILLAR__LOCAL__DNS__:", ":", "    reload\n", "    reload 2s 1s\n",
 			).Replace(string(text))
-			p := daemon.Start(t, program(t, name), onLoopback(t, corefile, cluster(t).URL(), upstream(t, outside)))
+			p := daemon.Start(t, daemon.Program(t, name), onLoopback(t, corefile, cluster(t).URL(), upstream(t, outside)))
 			awaitAnswer(t, p.Addr, "www.corp.example.com A", "A "+outside)
 			custom := filepath.Join(filepath.Dir(p.Corefile), "custom")
 			if err := os.Mkdir(custom, 0o700); err != nil {

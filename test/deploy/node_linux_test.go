@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/netns"
 )
@@ -90,7 +91,7 @@ func (n *node) start(t *testing.T) *netns.Process {
 	folder := t.TempDir()
 	n.mounted = filepath.Join(folder, "Corefile.base")
 	n.mount(t)
-	args := []string{"--bounding-set", boundingSet(n.container), "--inh-caps", "-all", "--no-new-privs", program(t, "nodecache"), "-basecorefile", n.mounted}
+	args := []string{"--bounding-set", boundingSet(n.container), "--inh-caps", "-all", "--no-new-privs", daemon.Program(t, "nodecache"), "-basecorefile", n.mounted}
 	variables := regexp.MustCompile(`\$\([A-Z0-9_]+_SERVICE_HOST\)`)
 	for _, a := range n.container.Args {
 		a = variables.ReplaceAllString(a, kubeDNS) // as the kubelet does

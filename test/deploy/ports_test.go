@@ -33,7 +33,7 @@ func TestPortsInUse(t *testing.T) {
 					t.Fatal(err)
 				}
 				at := strings.NewReplacer("HELDPORT", port, "HELD", holder.Addr().String())
-				p := daemon.Launch(t, program(t, name), at.Replace(tc.corefile))
+				p := daemon.Launch(t, daemon.Program(t, name), at.Replace(tc.corefile))
 				if tc.ends {
 					if code, err := p.Wait(deadline); err != nil || code != 1 {
 						t.Errorf("exit code %d, %v", code, err)

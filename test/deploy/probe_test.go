@@ -66,8 +66,8 @@ func startProbed(t *testing.T, all objects, clusterDNS string) probed {
 	if readiness.Exec == nil {
 		t.Fatalf("the readiness probe is %v, and without -localip /ready says nothing", readiness.ProbeHandler)
 	}
-	p := daemon.Start(t, program(t, "nodecache"), onLoopback(t, corefile, cluster(t).URL(), upstream(t, "192.0.2.80")))
-	command := []string{program(t, path.Base(readiness.Exec.Command[0]))}
+	p := daemon.Start(t, daemon.Program(t, "nodecache"), onLoopback(t, corefile, cluster(t).URL(), upstream(t, "192.0.2.80")))
+	command := []string{daemon.Program(t, path.Base(readiness.Exec.Command[0]))}
 	for _, word := range readiness.Exec.Command[1:] {
 		command = append(command, strings.ReplaceAll(word, "127.0.0.1:53", p.Addr))
 	}

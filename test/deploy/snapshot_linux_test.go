@@ -61,16 +61,13 @@ func volume(t *testing.T, pod corev1.PodSpec) string {
 func confined(t *testing.T, pod corev1.PodSpec, folder string) string {
 	t.Helper()
 	c, parent := pod.SecurityContext, filepath.Dir(folder)
-	if err := os.Link(program(t, "clusterdns"), filepath.Join(parent, "clusterdns")); err != nil {
-		t.Fatal(err)
-	}
 	groups := "--clear-groups"
 	if c.FSGroup != nil {
 		groups = "--groups " + strconv.FormatInt(*c.FSGroup, 10)
 	}
-	script := fmt.Sprintf("#!/bin/sh\nset -e\ncp \"$2\" %[1]s/Corefile\nchmod 644 %[1]s/Corefile\n"+
+	script := fmt.Sprintf("#!/bin/sh\nset -e\ninstall %[6]s %[1]s\ninstall -m 644 \"$2\" %[1]s/Corefile\n"+
 		"exec setpriv --reuid %[2]d --regid %[3]d %[4]s --bounding-set %[5]s --inh-caps -all --no-new-privs --pdeathsig KILL %[1]s/clusterdns -conf %[1]s/Corefile\n",
-		parent, *c.RunAsUser, *c.RunAsGroup, groups, boundingSet(pod.Containers[0]))
+		parent, *c.RunAsUser, *c.RunAsGroup, groups, boundingSet(pod.Containers[0]), daemon.Program(t, "clusterdns"))
 	path := filepath.Join(parent, "run")
 	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
 		t.Fatal(err)

@@ -155,7 +155,7 @@ func TestSnippets(t *testing.T) {
 					).Replace(corefile)
 				}
 				corefile = onLoopback(t, corefile, cluster(t).URL(), upstream(t, "192.0.2.80"))
-				p := daemon.Start(t, program(t, name), corefile)
+				p := daemon.Start(t, daemon.Program(t, name), corefile)
 				for _, q := range append(slices.Clone(questions), service) {
 					awaitAnswer(t, p.Addr, q.name, q.want)
 				}

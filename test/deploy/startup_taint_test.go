@@ -121,7 +121,7 @@ func TestStartupTaint(t *testing.T) {
 
 // TestStartupTaintWithoutCluster starts nodecache where no API server can be found: it answers, and logs why the taint stays.
 func TestStartupTaintWithoutCluster(t *testing.T) {
-	p := daemon.Start(t, program(t, "nodecache"), ".:PORT {\n    bind 127.0.0.1\n    forward . "+upstream(t, "192.0.2.80")+"\n}\n",
+	p := daemon.Start(t, daemon.Program(t, "nodecache"), ".:PORT {\n    bind 127.0.0.1\n    forward . "+upstream(t, "192.0.2.80")+"\n}\n",
 		"-remove-taint", "nearside.dev/nodecache-not-ready", "-node-name", "node-a")
 	await(t, "the reason in the log", func() error {
 		if !strings.Contains(p.Output(), "Taint nearside.dev/nodecache-not-ready stays on node node-a: no API server to read") {

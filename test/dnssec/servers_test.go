@@ -15,8 +15,8 @@ import (
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-// TestMain stops the API server, and removes the programs that the tests have built.
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(func() int { return daemon.Main(m) })) }
+// TestMain stops the API server.
+func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
 
 // zone is a zone of the plugin file. Names of insecure are delegated to another zone of the server, which is not signed, those of
 // secure to one with other keys, and those of cut to a server that does not run.

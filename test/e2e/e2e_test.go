@@ -57,7 +57,7 @@ const corefile = `.:PORT {
 
 func start(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{whole: t, program: daemon.Build(t, "clusterdns"), ControlPlane: controlplane.Start(t)}
+	c := &cluster{whole: t, program: daemon.Program(t, "clusterdns"), ControlPlane: controlplane.Start(t)}
 	c.client = c.Client()
 	grant(t, c.client)
 	c.kubeconfig = c.KubeconfigFor(account)

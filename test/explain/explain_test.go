@@ -25,7 +25,7 @@ import (
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(func() int { return daemon.Main(m) })) }
+func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
 
 const root = "../.."
 

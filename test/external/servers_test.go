@@ -16,8 +16,8 @@ import (
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-// TestMain stops the API server, and removes the programs that the tests have built.
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(func() int { return daemon.Main(m) })) }
+// TestMain stops the API server.
+func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
 
 // server is a running DNS server.
 type server struct {

@@ -18,10 +18,10 @@ import (
 // bounded limits the wait for an event that is due at once, on a busy machine.
 const bounded = 10 * time.Second
 
-// TestMain stops the API server, and removes the programs that the tests have built.
+// TestMain stops the API server.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(kubeapi.Main(func() int { return daemon.Main(m) }))
+	os.Exit(kubeapi.Main(m.Run))
 }
 
 // server is a running program with metrics.

@@ -25,7 +25,7 @@ const rogueHost = "127.0.0.2"
 // defaultParallel is the default of -test.parallel: the tests are idle for most of their time.
 const defaultParallel = "4"
 
-// TestMain sets the number of parallel tests, and removes the built program after them.
+// TestMain sets the number of parallel tests.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	const parallel = "test.parallel"
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	os.Exit(daemon.Main(m))
+	os.Exit(m.Run())
 }
 
 // server is a running nodecache whose metrics can be read.

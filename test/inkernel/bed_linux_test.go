@@ -27,9 +27,6 @@ var (
 	locals = []netip.Addr{local4, local6}
 )
 
-// TestMain removes the programs that the tests have built.
-func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
-
 // node is a node in a network namespace, with an upstream to which nodecache forwards, and pods.
 type node struct {
 	*netns.Namespace

@@ -40,8 +40,8 @@ const (
 	nodeName   = "node-a"
 )
 
-// TestMain removes the programs that the tests have built, and stops the API server.
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(func() int { return daemon.Main(m) })) }
+// TestMain stops the API server.
+func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
 
 // bed is a node with both programs.
 type bed struct {

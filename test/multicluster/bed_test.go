@@ -36,7 +36,7 @@ const (
 	clusterVariable = "KUBE_DNS_SERVICE_HOST"
 )
 
-// TestMain removes the programs that the tests have built.
+// TestMain sets the environment of the programs.
 func TestMain(m *testing.M) {
 	for name, value := range map[string]string{clusterVariable: clusterHost, "NODE_NAME": "", "NODE_ZONE": ""} {
 		if err := os.Setenv(name, value); err != nil {
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	os.Exit(daemon.Main(m))
+	os.Exit(m.Run())
 }
 
 // clusterset is all clusters. A namespace is the same in each of them (KEP-1645).

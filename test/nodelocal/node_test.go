@@ -44,9 +44,6 @@ const (
 	table  = "nearside-nodelocaldns"
 )
 
-// TestMain removes the program that the tests have built.
-func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
-
 // program returns the path of nodecache.
 func program(t *testing.T) string {
 	t.Helper()

@@ -43,8 +43,6 @@ const (
 	resolver = "10.2.0.53"
 )
 
-func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
-
 // installation is a way to fill the manifest.
 type installation struct {
 	name      string

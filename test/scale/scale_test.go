@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(1)
 	}
-	os.Exit(kubeapi.Main(func() int { return daemon.Main(m) }))
+	os.Exit(kubeapi.Main(m.Run))
 }
 
 // smallBench has the programs for the small size. It queries beside changes only where dnsperf is installed.

@@ -23,9 +23,6 @@ import (
 // maxWait bounds waiting for events that are due at once, on a busy machine.
 const maxWait = 30 * time.Second
 
-// TestMain removes the programs that the tests have built.
-func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
-
 // world has the servers and objects that the nodes of a test share.
 type world struct {
 	plane     *controlplane.ControlPlane // nil if the objects are manifests

@@ -15,8 +15,6 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
-
 // upstream is the resolver of the node. It records queries.
 type upstream struct {
 	mu      sync.Mutex

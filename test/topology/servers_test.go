@@ -42,7 +42,7 @@ func start(t *testing.T) *cluster {
 	netns.Require(t, "ip", "nft", "dig")
 	c := &cluster{plane: controlplane.Start(t), programs: map[string]string{}}
 	for _, name := range []string{"clusterdns", "nodecache"} {
-		c.programs[name] = daemon.Build(t, name)
+		c.programs[name] = daemon.Program(t, name)
 	}
 	c.api = api{c.plane.Client()}
 	c.grant(t, "clusterdns", account, "get", "list", "watch")

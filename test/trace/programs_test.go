@@ -2,7 +2,6 @@ package trace
 
 import (
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,8 +12,6 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/zipkin"
 )
-
-func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
 
 // tagName is the tag with the name of a question.
 const tagName = "coredns.io/name"

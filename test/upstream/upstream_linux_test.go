@@ -16,8 +16,6 @@ import (
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
-func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
-
 const (
 	// variable is the environment variable that runs the tests: it is set to a mode. The test compiles five packages of CoreDNS.
 	variable = "NEARSIDE_UPSTREAM"
