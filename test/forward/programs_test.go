@@ -3,9 +3,6 @@
 package forward
 
 import (
-	"flag"
-	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,24 +18,6 @@ const bounded = 10 * time.Second
 // rogueHost is the address of rogue servers. Clients and nodecache send from 127.0.0.1, so that they never occupy the port
 // of a server that restarts.
 const rogueHost = "127.0.0.2"
-
-// defaultParallel is the default of -test.parallel: the tests are idle for most of their time.
-const defaultParallel = "4"
-
-// TestMain sets the number of parallel tests.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	const parallel = "test.parallel"
-	isSet := false
-	flag.Visit(func(f *flag.Flag) { isSet = isSet || f.Name == parallel })
-	if !isSet {
-		if err := flag.Set(parallel, defaultParallel); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(2)
-		}
-	}
-	os.Exit(m.Run())
-}
 
 // server is a running nodecache whose metrics can be read.
 type server struct {
