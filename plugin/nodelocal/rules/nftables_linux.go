@@ -84,15 +84,18 @@ func inetTable(name string) *nftables.Table {
 
 // Apply creates or replaces the table in one transaction. A table of an earlier run or another instance keeps its
 // leases, and its rules are replaced. If its chains or sets have another shape, the whole table is replaced. If the
-// kernel can't match sockets, the rules are applied without this match.
+// kernel lacks features, the rules are applied without them.
 func (t *NFTables) Apply() error {
 	err := t.replace()
-	if err != nil && !errors.Is(err, unix.EPERM) && !t.config.withoutSocket {
-		t.config.withoutSocket = true
-		if t.replace() == nil {
+	if err != nil && !errors.Is(err, unix.EPERM) && t.config.without == 0 {
+		i := slices.IndexFunc(lesser, func(without feature) bool {
+			t.config.without = without
+			return t.replace() == nil
+		})
+		if i >= 0 {
 			err = nil
 		} else {
-			t.config.withoutSocket = false // the cause is another
+			t.config.without = 0 // the cause is another
 		}
 	}
 	if err == nil {
@@ -123,6 +126,9 @@ func (t *NFTables) transaction(anew bool) error {
 			if err := c.AddSet(s, nil); err != nil {
 				return err
 			}
+		}
+		for _, name := range t.config.counters() {
+			c.AddObj(&nftables.CounterObj{Table: table, Name: name}) // a present one keeps its number
 		}
 		if !anew {
 			if err := t.removeChains(c, table); err != nil {
@@ -194,6 +200,10 @@ func (t *NFTables) Rules() int {
 	return n
 }
 
+// changedPolicy stands for the rules of a chain with another policy than accept, which another program has set. No rule has
+// this handle.
+const changedPolicy = 0
+
 // read returns the handles of the rules in the kernel by chain. The kernel uses a handle only once in a table, so
 // that equal handles are the same rules.
 func (t *NFTables) read() (map[string][]uint64, error) {
@@ -206,7 +216,8 @@ func (t *NFTables) read() (map[string][]uint64, error) {
 		handles := make(map[string][]uint64, len(chains))
 		for _, ch := range chains {
 			if ch.Policy != nil && *ch.Policy != nftables.ChainPolicyAccept {
-				continue // another program changed it to drop
+				handles[ch.Name] = []uint64{changedPolicy}
+				continue
 			}
 			rules, err := c.GetRules(ch.Table, ch)
 			if err != nil {
@@ -230,13 +241,50 @@ func chainsOf(table string) ([]*nftables.Chain, error) {
 }
 
 // Withdraw ends all leases at once.
-func (t *NFTables) Withdraw() error {
-	return transact(context.Background(), "withdraw the lease", func(c *nftables.Conn) error {
-		for _, s := range leaseSets(inetTable(TableName(t.config.Interface))) {
-			c.FlushSet(s)
+func (t *NFTables) Withdraw() error { return endLeases(t.config.Interface, lease4, lease6) }
+
+// endLeases ends the leases of the named sets at once.
+func endLeases(iface string, sets ...string) error {
+	return transact(context.Background(), "end the lease", func(c *nftables.Conn) error {
+		for _, name := range sets {
+			c.FlushSet(&nftables.Set{Table: inetTable(TableName(iface)), Name: name})
 		}
 		return nil
 	})
+}
+
+// EndLease ends the leases of all addresses of a's family at once.
+func EndLease(iface string, a netip.Addr) error { return endLeases(iface, leaseSet(a)) }
+
+// Traffic is a number of packets of pods to leased addresses, of one flow.
+type Traffic struct {
+	LetIn   uint64 // at the begin of the host's processing
+	Arrived uint64 // after the packet filters of all programs
+}
+
+// ReadTraffic returns the traffic of an interface by flow, such as udp4; none if the rules do not count it.
+func ReadTraffic(iface string) (map[string]Traffic, error) {
+	objects, err := Exchange(context.Background(), "read the counters", func(c *nftables.Conn) ([]nftables.Obj, error) {
+		return c.GetObjects(inetTable(TableName(iface)))
+	})
+	all := map[string]Traffic{}
+	for _, o := range objects {
+		counter, ok := o.(*nftables.CounterObj)
+		if !ok {
+			continue
+		}
+		if flow, is := strings.CutPrefix(counter.Name, letInPrefix); is {
+			t := all[flow]
+			t.LetIn = counter.Packets
+			all[flow] = t
+		}
+		if flow, is := strings.CutPrefix(counter.Name, arrivedPrefix); is {
+			t := all[flow]
+			t.Arrived = counter.Packets
+			all[flow] = t
+		}
+	}
+	return all, err
 }
 
 // Remove removes the table. It is no error if the table is missing.
