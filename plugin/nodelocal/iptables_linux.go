@@ -48,7 +48,24 @@ func (n *node) verifyAccepts() error {
 	if err == nil {
 		err = accepts.Apply()
 	}
+	if err == nil {
+		n.accepts, err = rules.AcceptsState(context.Background(), n.config.Addresses)
+	}
 	return wrap("accept DNS in the filter table of iptables", err)
+}
+
+// restoreAccepts adds the rules of verifyAccepts again if another program has removed some from iptables-nft, or has
+// created a table there. It runs no program otherwise, since kube-proxy changes nftables often.
+func (n *node) restoreAccepts() error {
+	if n.backend != backendNFTables {
+		return nil
+	}
+	state, err := rules.AcceptsState(context.Background(), n.config.Addresses)
+	if err != nil || state == n.accepts {
+		return err
+	}
+	n.accepts = state // without the program iptables it stays
+	return n.verifyAccepts()
 }
 
 // removeAccepts removes the rules of verifyAccepts.

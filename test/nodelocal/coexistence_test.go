@@ -200,6 +200,8 @@ func TestFirewall(t *testing.T) {
 		t.Errorf("answers by %v", by)
 	}
 	n.Node.Run(t, "iptables", "-F", "INPUT")
+	n.waitAnswer(t, bounded, local4, "local") // the rules that accept DNS are back
+	n.Node.Run(t, "iptables", "-F", "INPUT")
 	p.Signal(t, syscall.SIGTERM)
 	select {
 	case <-p.Ended():

@@ -104,6 +104,23 @@ func (t *NFTables) Apply() error {
 	return err
 }
 
+// Lacking returns what the rules of the last Apply do without, since the kernel lacks it.
+func (t *NFTables) Lacking() (all []string) {
+	for _, f := range []struct {
+		feature
+		text string
+	}{
+		{sockets, "the match of sockets (nft_socket): a killed server keeps the lease for up to a second"},
+		{routes, "the lookup of routes (nft_fib_inet): queries that a rule of routing directs elsewhere are untracked as well"},
+		{references, "named counters (nft_objref): a lease under which no query of a pod arrives does not end"},
+	} {
+		if t.config.without&f.feature != 0 {
+			all = append(all, f.text)
+		}
+	}
+	return all
+}
+
 // replace replaces the rules or, if the kernel refuses that, the table.
 func (t *NFTables) replace() error {
 	err := t.transaction(false)
