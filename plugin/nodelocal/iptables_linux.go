@@ -45,11 +45,11 @@ func (n *node) verifyAccepts() error {
 		})
 		return nil
 	}
-	if err == nil {
-		err = accepts.Apply()
-	}
-	if err == nil {
-		n.accepts, err = rules.AcceptsState(context.Background(), n.config.Addresses)
+	complete := false
+	for i := 0; i < 2 && err == nil && !complete; i++ { // another program may remove a rule meanwhile; that of iptables-legacy adds none here
+		if err = accepts.Apply(); err == nil {
+			n.accepts, complete, err = rules.AcceptsState(context.Background(), n.config.Addresses)
+		}
 	}
 	return wrap("accept DNS in the filter table of iptables", err)
 }
@@ -60,7 +60,7 @@ func (n *node) restoreAccepts() error {
 	if n.backend != backendNFTables {
 		return nil
 	}
-	state, err := rules.AcceptsState(context.Background(), n.config.Addresses)
+	state, _, err := rules.AcceptsState(context.Background(), n.config.Addresses)
 	if err != nil || state == n.accepts {
 		return err
 	}

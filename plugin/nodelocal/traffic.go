@@ -29,12 +29,12 @@ type arrivals struct {
 // lease must not be held, else 0. A counter that went back began anew.
 func (a *arrivals) update(now time.Time, letIn, arrived uint64) (bar time.Duration) {
 	anew := a.since.IsZero() || letIn < a.letIn || arrived < a.arrived
-	more, came := letIn-a.letIn, arrived > a.arrived
+	more, arrives := letIn-a.letIn, arrived > a.arrived
 	a.letIn, a.arrived = letIn, arrived
 	switch {
 	case anew:
 		a.missing = 0
-	case came:
+	case arrives:
 		a.missing, a.last = 0, now
 		if a.first.IsZero() {
 			a.first = now

@@ -68,8 +68,8 @@ func (n *node) endLease(addr netip.Addr, l *lease, end notReached) {
 	l.refuse(time.Now().Add(end.bar))
 	n.leases[addr].Store(false)
 	leases.Process.Release(netip.AddrPortFrom(addr, n.config.Port))
-	if err := rules.EndLease(n.config.Interface, addr); err != nil { // it expires by itself then
-		n.report(err)
+	if err := rules.EndLease(n.config.Interface, addr); err != nil {
+		log.Warningf("Lease of %s not removed, and expires within %s: %v", addr, rules.Lease, err)
 	}
 	leaseHeld.WithLabelValues(addr.String()).Set(0)
 	leasesNotReached.WithLabelValues(addr.String()).Inc()

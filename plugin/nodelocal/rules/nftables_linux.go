@@ -87,17 +87,6 @@ func inetTable(name string) *nftables.Table {
 // kernel lacks features, the rules are applied without them.
 func (t *NFTables) Apply() error {
 	err := t.replace()
-	if err != nil && !errors.Is(err, unix.EPERM) && t.config.without == 0 {
-		i := slices.IndexFunc(lesser, func(without feature) bool {
-			t.config.without = without
-			return t.replace() == nil
-		})
-		if i >= 0 {
-			err = nil
-		} else {
-			t.config.without = 0 // the cause is another
-		}
-	}
 	if err == nil {
 		t.handles, err = t.read()
 	}
@@ -121,13 +110,28 @@ func (t *NFTables) Lacking() (all []string) {
 	return all
 }
 
-// replace replaces the rules or, if the kernel refuses that, the table.
+// replace replaces the rules. If the kernel refuses that, it replaces them or the table without any feature, and then adds
+// one after the other: each refusal takes long, since the kernel searches for a module.
 func (t *NFTables) replace() error {
 	err := t.transaction(false)
-	if err != nil && !errors.Is(err, unix.EPERM) {
-		err = t.transaction(true)
+	if err == nil || errors.Is(err, unix.EPERM) {
+		return err
 	}
-	return err
+	before := t.config.without
+	t.config.without = sockets | routes | references
+	if t.transaction(false) != nil {
+		if err := t.transaction(true); err != nil {
+			t.config.without = before // the cause is another
+			return err
+		}
+	}
+	for _, f := range []feature{sockets, routes, references} {
+		t.config.without &^= f
+		if t.transaction(false) != nil {
+			t.config.without |= f
+		}
+	}
+	return nil
 }
 
 // transaction applies the table, with new chains and sets if anew.

@@ -57,9 +57,6 @@ const (
 	references                     // named counters in rules
 )
 
-// lesser are the sets of features to do without, in the order in which they are tried.
-var lesser = []feature{references, routes, sockets, references | routes, references | sockets, routes | sockets, references | routes | sockets}
-
 // Question describes the path of self-queries, the server's queries to itself, by which they arrive as those of pods
 // do: a pair of devices and the addresses used on it. A self-query is sent from a node-local address to
 // [QuestionTarget], which is routed to the device Out. It arrives on In, where rules rewrite it, before other tables

@@ -129,9 +129,6 @@ func (c Config) chains() []chain {
 		{ChainPods, nftables.ChainTypeFilter, "prerouting", raw, c.leased(c.letIn)},
 		{ChainNode, nftables.ChainTypeFilter, "output", raw, append(c.ownReplies(), c.leased(untrack)...)},
 	}
-	if c.counts() {
-		all = append(all, chain{"arrived", nftables.ChainTypeFilter, "input", last, c.leased(c.arrived)})
-	}
 	if arrivals, replies := c.pairQueries(); len(arrivals) > 0 {
 		all = append(all,
 			chain{"question", nftables.ChainTypeFilter, "prerouting", beforeRaw, arrivals},
@@ -146,7 +143,11 @@ func (c Config) chains() []chain {
 			chain{"nat-output", nftables.ChainTypeNAT, "output", afterOutputDNAT, c.fallbackNAT()},
 		)
 	}
-	return append(all, chain{"nat-postrouting", nftables.ChainTypeNAT, "postrouting", sourceNAT, c.masquerade()})
+	all = append(all, chain{"nat-postrouting", nftables.ChainTypeNAT, "postrouting", sourceNAT, c.masquerade()})
+	if c.counts() {
+		all = append(all, chain{"arrived", nftables.ChainTypeFilter, "input", last, c.leased(c.arrived)})
+	}
+	return all
 }
 
 // leased returns a rule for packets to leased addresses of each family over each protocol, which ends with the
