@@ -38,7 +38,12 @@ func (n *node) verifyFilters(ctx context.Context) {
 	defer cancel()
 	tracked := n.rules == nil
 	packets := firewall.Packets(n.config.Addresses, n.config.Port, tracked)
-	found, err := firewall.Check(ctx, packets, n.backend == backendNFTables || nft.Loaded())
+	withTables := n.backend == backendNFTables || nft.Loaded()
+	found, err := firewall.Check(ctx, packets, withTables)
+	var ingresses []rules.Ingress
+	if withTables && err == nil {
+		ingresses, err = rules.Ingresses(ctx)
+	}
 	if ctx.Err() != nil {
 		return
 	}
@@ -50,10 +55,15 @@ func (n *node) verifyFilters(ctx context.Context) {
 			logFilter(f)
 		}
 	}
+	for _, i := range ingresses {
+		if n.filters[i.String()] = true; !before[i.String()] {
+			log.Warningf("Packet filter: %s: pods whose queries it drops get no answer, and the lease stays: nodecache's rules come later", i)
+		}
+	}
 	switch {
 	case err != nil: // chains that could not be read may be unchanged
 		maps.Copy(n.filters, before)
-	case len(found) == 0 && len(before) > 0:
+	case len(n.filters) == 0 && len(before) > 0:
 		log.Info("No other packet filter drops or rejects DNS on the node-local addresses any more")
 	}
 }

@@ -45,10 +45,27 @@ func (n *node) verifyAccepts() error {
 		})
 		return nil
 	}
-	if err == nil {
-		err = accepts.Apply()
+	complete := false
+	for i := 0; i < 2 && err == nil && !complete; i++ { // another program may remove a rule meanwhile; that of iptables-legacy adds none here
+		if err = accepts.Apply(); err == nil {
+			n.accepts, complete, err = rules.AcceptsState(context.Background(), n.config.Addresses)
+		}
 	}
 	return wrap("accept DNS in the filter table of iptables", err)
+}
+
+// restoreAccepts adds the rules of verifyAccepts again if another program has removed some from iptables-nft, or has
+// created a table there. It runs no program otherwise, since kube-proxy changes nftables often.
+func (n *node) restoreAccepts() error {
+	if n.backend != backendNFTables {
+		return nil
+	}
+	state, _, err := rules.AcceptsState(context.Background(), n.config.Addresses)
+	if err != nil || state == n.accepts {
+		return err
+	}
+	n.accepts = state // without the program iptables it stays
+	return n.verifyAccepts()
 }
 
 // removeAccepts removes the rules of verifyAccepts.

@@ -45,6 +45,7 @@ type lease struct {
 	acquired time.Time
 	ignored  bool          // the rules did not process the last datagram
 	pause    time.Duration // for which the server must answer before it acquires the lease again
+	refused  time.Time     // until then it is not acquired again, since packets of pods did not arrive
 
 	answers     int // consecutive ones, each less than rules.Lease after the previous one
 	first, last time.Time
@@ -95,7 +96,7 @@ func (l *lease) update(err error, now func() time.Time, send func(mark int) bool
 	switch {
 	case expired:
 		return eventExpired
-	case err != nil, !l.answering(), !l.held && at.Sub(l.first) < l.pause:
+	case err != nil, !l.answering(), !l.held && (at.Sub(l.first) < l.pause || at.Before(l.refused)):
 		return eventNone
 	}
 	if l.held && send(rules.RenewalMark) {
@@ -144,6 +145,9 @@ func (l *lease) expire(now time.Time) {
 	}
 	l.held, l.answers = false, 0
 }
+
+// refuse ends the lease, and lets the server not acquire it for some time.
+func (l *lease) refuse(until time.Time) { l.held, l.answers, l.refused = false, 0, until }
 
 // silenceWait is the max. time of an address without a lease and without an answer before that is logged.
 const silenceWait = 5 * time.Second

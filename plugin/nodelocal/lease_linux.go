@@ -61,6 +61,8 @@ func (n *node) holdLease(ctx context.Context, addr netip.Addr, q *selfQuerier) {
 		}
 		select {
 		case <-ctx.Done():
+		case end := <-n.notReached[addr]:
+			n.endLease(addr, &l, end)
 		case <-time.After(time.Until(sent.Add(l.interval()))):
 		}
 	}

@@ -43,13 +43,14 @@ func counter(name, help string, labels ...string) *prometheus.CounterVec {
 }
 
 var (
-	setupInfo      = gauge("setup_info", "The kind of interface with the addresses (dummy, bridge, lo or none), the backend of the rules (nftables, iptables or none), and the path of queries of the server to itself (veth or lo); 1.", "interface", "kind", "backend", "question")
-	rulesPresent   = gauge("rules", "Number of rules in the kernel at the last verification.", "interface")
-	lastVerified   = gauge("last_verified_timestamp_seconds", "Time of the last verification of interface and rules without an error, in seconds since 1970.", "interface")
-	leaseHeld      = gauge("lease", "Whether this server (1) or cluster DNS (0) answers the queries of pods to the address.", "address")
-	repairs        = counter("repairs_total", "Repairs of what another program had removed or changed.", "interface", "what")
-	leasesLost     = counter("leases_lost_total", "Leases that expired because the server did not answer itself in time.", "address")
-	healthFailures = counter("health_failures_total", "Queries of the server to itself without an answer.", "address")
+	setupInfo        = gauge("setup_info", "The kind of interface with the addresses (dummy, bridge, lo or none), the backend of the rules (nftables, iptables or none), and the path of queries of the server to itself (veth or lo); 1.", "interface", "kind", "backend", "question")
+	rulesPresent     = gauge("rules", "Number of rules in the kernel at the last verification.", "interface")
+	lastVerified     = gauge("last_verified_timestamp_seconds", "Time of the last verification of interface and rules without an error, in seconds since 1970.", "interface")
+	leaseHeld        = gauge("lease", "Whether this server (1) or cluster DNS (0) answers the queries of pods to the address.", "address")
+	repairs          = counter("repairs_total", "Repairs of what another program had removed or changed.", "interface", "what")
+	leasesLost       = counter("leases_lost_total", "Leases that expired because the server did not answer itself in time.", "address")
+	leasesNotReached = counter("leases_not_reached_total", "Leases that ended because no packet of a pod arrived, of those that the rules let in.", "address")
+	healthFailures   = counter("health_failures_total", "Queries of the server to itself without an answer.", "address")
 )
 
 // Values of the label what of repairs.

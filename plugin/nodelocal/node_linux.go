@@ -57,6 +57,8 @@ type node struct {
 	missing map[string]time.Time        // since when something is missing that a younger instance should repair
 	leases  map[netip.Addr]*atomic.Bool // whether each address has a lease, as far as this process knows
 
+	notReached map[netip.Addr]chan notReached // the ends of leases without arrivals; set before the goroutines start
+
 	filters         map[string]bool // the findings about packet filters that were logged last
 	withoutFallback string          // the addresses without a fallback that were logged last
 
@@ -67,16 +69,19 @@ type node struct {
 
 	warnLegacy  sync.Once // that iptables-legacy can't be read
 	warnAccepts sync.Once // that iptables is missing
+	warnLacking sync.Once // that the kernel lacks features of the rules
+
+	accepts string // the rules that accept DNS in the filter tables of iptables, and these tables, as left last
 }
 
 func newNode(c config) *node {
 	n := &node{
 		config: c, link: link.New(c.Interface), started: time.Now(), backend: backendNone,
 		interfaceDue: make(chan struct{}, 1), allDue: make(chan struct{}, 1), filtersDue: make(chan struct{}, 1),
-		missing: map[string]time.Time{}, leases: map[netip.Addr]*atomic.Bool{},
+		missing: map[string]time.Time{}, leases: map[netip.Addr]*atomic.Bool{}, notReached: map[netip.Addr]chan notReached{},
 	}
 	for _, a := range c.Addresses {
-		n.leases[a] = new(atomic.Bool)
+		n.leases[a], n.notReached[a] = new(atomic.Bool), make(chan notReached, 1)
 	}
 	return n
 }
@@ -115,6 +120,7 @@ func (n *node) start() (err error) {
 	}
 	n.running.Go(func() { n.repairLoop(ctx) })
 	n.running.Go(func() { n.watchFilters(ctx) })
+	n.running.Go(func() { n.watchTraffic(ctx) })
 	return nil
 }
 
@@ -206,6 +212,7 @@ func (n *node) showSetup() {
 	for _, a := range n.config.Addresses {
 		leaseHeld.WithLabelValues(a.String()) // the series begins at 0
 		leasesLost.WithLabelValues(a.String())
+		leasesNotReached.WithLabelValues(a.String())
 		healthFailures.WithLabelValues(a.String())
 	}
 	for _, what := range []string{repairedInterface, repairedAddresses, repairedRules} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
@@ -45,7 +46,7 @@ func (n *node) repairLoop(ctx context.Context) {
 			if !n.rulesDue(&generation) {
 				continue
 			}
-			verify = n.verifyRules
+			verify = n.verifyChange
 		}
 		if again := n.run(verify); again > 0 {
 			timer.Reset(min(again, n.config.interval))
@@ -170,6 +171,12 @@ func (n *node) verifyInterface() (again time.Duration, err error) {
 	return 0, n.verifyPair(others == 0)
 }
 
+// verifyChange repairs the rules, and those that accept DNS in other tables, after a change of nftables.
+func (n *node) verifyChange() (again time.Duration, err error) {
+	again, err = n.verifyRules()
+	return again, errors.Join(err, n.restoreAccepts())
+}
+
 // standIn returns whether this instance repairs what a younger one should have: it has been missing for youngerWait.
 func (n *node) standIn(what string, missing func() (bool, error)) (mine bool, again time.Duration, err error) {
 	is, err := missing()
@@ -216,6 +223,9 @@ func (n *node) verifyRules() (again time.Duration, err error) {
 		return 0, fmt.Errorf("rules: %w", err)
 	}
 	rulesPresent.WithLabelValues(n.config.Interface).Set(float64(n.rules.Rules()))
+	if t, is := n.rules.(*rules.NFTables); is && len(t.Lacking()) > 0 {
+		n.warnLacking.Do(func() { log.Warningf("Rules without what the kernel lacks: %s", strings.Join(t.Lacking(), "; ")) })
+	}
 	return again, nil
 }
 

@@ -43,6 +43,9 @@ func kernelTestPackages(t *testing.T, folder string) (all []string) {
 	return all
 }
 
+// references is the module of named counters in rules, which is a part of nf_tables since Linux 6.2.
+const references = "nft_objref"
+
 // leftOut are tests of the iptables backend: they start iptables hundreds of times, which takes more than a minute on an
 // emulated processor, and cover no more of the kernel than those of nft.
 const leftOut = kernelTests + "IPTables"
@@ -54,7 +57,7 @@ func TestKernelTests(t *testing.T) {
 	if len(packages) == 0 {
 		t.Fatalf("no package below %s has a test that begins with %s", nodelocal, kernelTests)
 	}
-	job := Job{Host: []string{"ip", "nft"}, Timeout: 5 * time.Minute}
+	job := Job{Host: []string{"ip", "nft"}, Modules: []string{references}, Timeout: 5 * time.Minute}
 	for _, pkg := range packages {
 		testdata := filepath.Join(root, pkg, "testdata")
 		if _, err := os.Stat(testdata); err != nil {
@@ -91,7 +94,7 @@ func TestInside(t *testing.T) {
 		passes  []string
 	}{
 		"all modules of Debian": {"dummy", nil, []string{"TestDummy", "TestNodecache", "TestFallback"}},
-		"required modules only": {"lo", []string{"dummy", "bridge", "nft_socket"}, []string{"TestNodecache", "TestFallback"}},
+		"required modules only": {"lo", []string{"dummy", "bridge", "nft_socket", "nft_fib_inet", references}, []string{"TestNodecache", "TestFallback"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := []string{"-test.v", "-test.run", "^(" + strings.Join(c.passes, "|") + ")$", "-carrier", c.carrier}
@@ -99,6 +102,7 @@ func TestInside(t *testing.T) {
 				Programs: []Program{{Name: "inside", Path: test, Args: args}},
 				Files:    []File{nodecache},
 				Host:     []string{"ip"},
+				Modules:  []string{references},
 				Without:  c.without,
 				Timeout:  5 * time.Minute,
 			})

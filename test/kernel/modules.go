@@ -15,7 +15,7 @@ import (
 // of the rules, and connection tracking with its netlink interface.
 var wanted = []string{
 	"dummy", "veth", "bridge",
-	"nf_tables", "nft_ct", "nft_socket", "nft_nat", "nft_masq", "nft_chain_nat",
+	"nf_tables", "nft_ct", "nft_socket", "nft_fib_inet", "nft_nat", "nft_masq", "nft_chain_nat",
 	"nf_conntrack", "nf_conntrack_netlink", "nf_nat",
 }
 

@@ -200,6 +200,8 @@ func TestFirewall(t *testing.T) {
 		t.Errorf("answers by %v", by)
 	}
 	n.Node.Run(t, "iptables", "-F", "INPUT")
+	n.waitAnswer(t, bounded, local4, "local") // the rules that accept DNS are back
+	n.Node.Run(t, "iptables", "-F", "INPUT")
 	p.Signal(t, syscall.SIGTERM)
 	select {
 	case <-p.Ended():
@@ -228,6 +230,9 @@ add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`)
 	n.Node.Run(t, "nft", "insert rule inet firewalld filter_INPUT ip saddr 192.0.2.0/24 accept")
 	waitLog(t, startTimeout, p, "pods get an answer only by rule with handle 6, by the address of the pod")
 	n.Node.Run(t, "nft", "insert rule inet firewalld filter_INPUT ip daddr 169.254.20.10 meta l4proto { tcp, udp } th dport 53 accept")
+	n.Node.Run(t, "nft", "add table netdev guard; add chain netdev guard in { type filter hook ingress device pod0 priority 0; policy drop; }")
+	waitLog(t, startTimeout, p, "Packet filter: chain netdev guard in, hook ingress of pod0, its policy drops")
+	n.Node.Run(t, "nft", "delete table netdev guard")
 	waitLog(t, startTimeout, p, "No other packet filter drops or rejects DNS on the node-local addresses any more")
 	n.waitAnswer(t, startTimeout, local4, "local")
 	if count := strings.Count(p.Output(), line); count != 1 {

@@ -102,6 +102,7 @@ func TestRepair(t *testing.T) {
 		"nft flush ruleset",
 		"nft delete table inet " + table,
 		"nft flush table inet " + table,
+		"nft add chain inet " + table + " another { type filter hook input priority 0 ; policy drop ; }",
 		"ip link del " + device,
 		"ip link set " + device + " down",
 		fmt.Sprintf("ip addr del %v/32 dev %s", local4, device),

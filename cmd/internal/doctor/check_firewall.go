@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -29,7 +30,12 @@ func (n *node) checkFirewall(ctx context.Context) []Line {
 		line.Advice += strings.Join(f.Remedy(), "; ")
 		lines = append(lines, line)
 	}
-	if err != nil {
+	ingresses, e := n.ingresses(ctx)
+	for _, i := range ingresses {
+		lines = append(lines, Line{name, i.String(), Fail, fmt.Sprintf("it comes before nodecache's rules, so that a query of a pod that it drops gets no answer and does not end the lease: "+
+			"see that it accepts UDP and TCP port %d to the addresses: nft -a list chain %s %s %s", n.options.port, i.Family, i.Table, i.Chain)})
+	}
+	if err = errors.Join(err, e); err != nil {
 		return append(lines, skipped(name, err)...)
 	}
 	if len(lines) == 0 {

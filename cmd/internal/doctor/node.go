@@ -44,6 +44,8 @@ type node struct {
 
 	leases   func(iface string) (map[netip.Addr]time.Duration, error)
 	firewall func(context.Context, []firewall.Packet) ([]firewall.Finding, error)
+	// ingresses returns the chains at the hook ingress that may drop or reject.
+	ingresses func(context.Context) ([]rules.Ingress, error)
 
 	// obstacles returns why the kernel may not answer at interfaces of pods.
 	obstacles func() ([]kernel.Obstacle, error)
@@ -56,6 +58,12 @@ func newNode(o options, fs proc.FS, environment []string) *node {
 	}
 	n.firewall = func(ctx context.Context, packets []firewall.Packet) ([]firewall.Finding, error) {
 		return firewall.Check(ctx, packets, n.mayList())
+	}
+	n.ingresses = func(ctx context.Context) ([]rules.Ingress, error) {
+		if !n.mayList() {
+			return nil, nil
+		}
+		return rules.Steady(func() ([]rules.Ingress, error) { return rules.Ingresses(ctx) })
 	}
 	n.links = once(n, func(context.Context) ([]link.Link, error) { return link.List() })
 	n.matched = once(n, func(ctx context.Context) (map[string][]netip.Addr, error) {

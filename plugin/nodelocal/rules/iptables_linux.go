@@ -150,6 +150,39 @@ func filterTables() (map[string]bool, error) {
 	return present, nil
 }
 
+// AcceptsState returns the filter tables of iptables-nft, with the handles of the rules that accept DNS to the addresses:
+// equal states are the same tables and rules. They are complete unless a rule is missing. It runs no program.
+func AcceptsState(ctx context.Context, addrs []netip.Addr) (text string, complete bool, err error) {
+	complete = true
+	tables, err := Exchange(ctx, "list tables", (*nftables.Conn).ListTables)
+	var state strings.Builder
+	for _, f := range ipFamilies {
+		if !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == filterTable && t.Family == tableFamilies[f] }) {
+			continue
+		}
+		for _, chain := range []string{"INPUT", "OUTPUT"} {
+			missing := 0
+			for _, a := range addrs {
+				if family(a) == f {
+					missing += len(protocols)
+				}
+			}
+			fmt.Fprint(&state, f, chain)
+			present, e := ReadChain(ctx, tableFamilies[f], filterTable, chain, predecessorExpression)
+			err = errors.Join(err, e)
+			for _, r := range present {
+				if commentOf(r) == commentAllow && slices.ContainsFunc(matchedAddresses(r.Exprs), func(a netip.Addr) bool { return slices.Contains(addrs, a) }) {
+					fmt.Fprint(&state, " ", r.Handle)
+					missing--
+				}
+			}
+			complete = complete && missing <= 0
+			state.WriteByte('\n')
+		}
+	}
+	return state.String(), complete, err
+}
+
 func (t *IPTables) program(r ipRule) *iptables.IPTables { return t.programs[family(r.address)] }
 
 // Apply inserts the missing rules.

@@ -84,30 +84,54 @@ func inetTable(name string) *nftables.Table {
 
 // Apply creates or replaces the table in one transaction. A table of an earlier run or another instance keeps its
 // leases, and its rules are replaced. If its chains or sets have another shape, the whole table is replaced. If the
-// kernel can't match sockets, the rules are applied without this match.
+// kernel lacks features, the rules are applied without them.
 func (t *NFTables) Apply() error {
 	err := t.replace()
-	if err != nil && !errors.Is(err, unix.EPERM) && !t.config.withoutSocket {
-		t.config.withoutSocket = true
-		if t.replace() == nil {
-			err = nil
-		} else {
-			t.config.withoutSocket = false // the cause is another
-		}
-	}
 	if err == nil {
 		t.handles, err = t.read()
 	}
 	return err
 }
 
-// replace replaces the rules or, if the kernel refuses that, the table.
+// Lacking returns what the rules of the last Apply do without, since the kernel lacks it.
+func (t *NFTables) Lacking() (all []string) {
+	for _, f := range []struct {
+		feature
+		text string
+	}{
+		{sockets, "the match of sockets (nft_socket): a killed server keeps the lease for up to a second"},
+		{routes, "the lookup of routes (nft_fib_inet): queries that a rule of routing directs elsewhere are untracked as well"},
+		{references, "named counters (nft_objref): a lease under which no query of a pod arrives does not end"},
+	} {
+		if t.config.without&f.feature != 0 {
+			all = append(all, f.text)
+		}
+	}
+	return all
+}
+
+// replace replaces the rules. If the kernel refuses that, it replaces them or the table without any feature, and then adds
+// one after the other: each refusal takes long, since the kernel searches for a module.
 func (t *NFTables) replace() error {
 	err := t.transaction(false)
-	if err != nil && !errors.Is(err, unix.EPERM) {
-		err = t.transaction(true)
+	if err == nil || errors.Is(err, unix.EPERM) {
+		return err
 	}
-	return err
+	before := t.config.without
+	t.config.without = sockets | routes | references
+	if t.transaction(false) != nil {
+		if err := t.transaction(true); err != nil {
+			t.config.without = before // the cause is another
+			return err
+		}
+	}
+	for _, f := range []feature{sockets, routes, references} {
+		t.config.without &^= f
+		if t.transaction(false) != nil {
+			t.config.without |= f
+		}
+	}
+	return nil
 }
 
 // transaction applies the table, with new chains and sets if anew.
@@ -123,6 +147,9 @@ func (t *NFTables) transaction(anew bool) error {
 			if err := c.AddSet(s, nil); err != nil {
 				return err
 			}
+		}
+		for _, name := range t.config.counters() {
+			c.AddObj(&nftables.CounterObj{Table: table, Name: name}) // a present one keeps its number
 		}
 		if !anew {
 			if err := t.removeChains(c, table); err != nil {
@@ -194,6 +221,10 @@ func (t *NFTables) Rules() int {
 	return n
 }
 
+// changedPolicy stands for the rules of a chain with another policy than accept, which another program has set. No rule has
+// this handle.
+const changedPolicy = 0
+
 // read returns the handles of the rules in the kernel by chain. The kernel uses a handle only once in a table, so
 // that equal handles are the same rules.
 func (t *NFTables) read() (map[string][]uint64, error) {
@@ -206,7 +237,8 @@ func (t *NFTables) read() (map[string][]uint64, error) {
 		handles := make(map[string][]uint64, len(chains))
 		for _, ch := range chains {
 			if ch.Policy != nil && *ch.Policy != nftables.ChainPolicyAccept {
-				continue // another program changed it to drop
+				handles[ch.Name] = []uint64{changedPolicy}
+				continue
 			}
 			rules, err := c.GetRules(ch.Table, ch)
 			if err != nil {
@@ -230,13 +262,50 @@ func chainsOf(table string) ([]*nftables.Chain, error) {
 }
 
 // Withdraw ends all leases at once.
-func (t *NFTables) Withdraw() error {
-	return transact(context.Background(), "withdraw the lease", func(c *nftables.Conn) error {
-		for _, s := range leaseSets(inetTable(TableName(t.config.Interface))) {
-			c.FlushSet(s)
+func (t *NFTables) Withdraw() error { return endLeases(t.config.Interface, lease4, lease6) }
+
+// endLeases ends the leases of the named sets at once.
+func endLeases(iface string, sets ...string) error {
+	return transact(context.Background(), "end the lease", func(c *nftables.Conn) error {
+		for _, name := range sets {
+			c.FlushSet(&nftables.Set{Table: inetTable(TableName(iface)), Name: name})
 		}
 		return nil
 	})
+}
+
+// EndLease ends the leases of all addresses of a's family at once.
+func EndLease(iface string, a netip.Addr) error { return endLeases(iface, leaseSet(a)) }
+
+// Traffic is a number of packets of pods to leased addresses, of one flow.
+type Traffic struct {
+	LetIn   uint64 // at the begin of the host's processing
+	Arrived uint64 // after the packet filters of all programs
+}
+
+// ReadTraffic returns the traffic of an interface by flow, such as udp4; none if the rules do not count it.
+func ReadTraffic(iface string) (map[string]Traffic, error) {
+	objects, err := Exchange(context.Background(), "read the counters", func(c *nftables.Conn) ([]nftables.Obj, error) {
+		return c.GetObjects(inetTable(TableName(iface)))
+	})
+	all := map[string]Traffic{}
+	for _, o := range objects {
+		counter, ok := o.(*nftables.CounterObj)
+		if !ok {
+			continue
+		}
+		if flow, is := strings.CutPrefix(counter.Name, letInPrefix); is {
+			t := all[flow]
+			t.LetIn = counter.Packets
+			all[flow] = t
+		}
+		if flow, is := strings.CutPrefix(counter.Name, arrivedPrefix); is {
+			t := all[flow]
+			t.Arrived = counter.Packets
+			all[flow] = t
+		}
+	}
+	return all, err
 }
 
 // Remove removes the table. It is no error if the table is missing.

@@ -231,12 +231,13 @@ func TestKernelOtherShape(t *testing.T) {
 
 func TestKernelIntact(t *testing.T) {
 	for name, damage := range map[string][]string{
-		"ruleset flushed": {"flush", "ruleset"},
-		"table deleted":   {"delete", "table", "inet", "nearside-nodelocaldns"},
-		"chain flushed":   {"flush", "chain", "inet", "nearside-nodelocaldns", "prerouting"},
-		"rule added":      {"insert", "rule", "inet", "nearside-nodelocaldns", "output", "drop"},
-		"policy changed":  {"add", "chain", "inet", "nearside-nodelocaldns", "prerouting", "{ policy drop; }"},
-		"chain added":     {"add", "chain", "inet", "nearside-nodelocaldns", "another"},
+		"ruleset flushed":                   {"flush", "ruleset"},
+		"table deleted":                     {"delete", "table", "inet", "nearside-nodelocaldns"},
+		"chain flushed":                     {"flush", "chain", "inet", "nearside-nodelocaldns", "prerouting"},
+		"rule added":                        {"insert", "rule", "inet", "nearside-nodelocaldns", "output", "drop"},
+		"policy changed":                    {"add", "chain", "inet", "nearside-nodelocaldns", "prerouting", "{ policy drop; }"},
+		"chain added":                       {"add", "chain", "inet", "nearside-nodelocaldns", "another"},
+		"chain that drops everything added": {"add", "chain", "inet", "nearside-nodelocaldns", "another", "{ type filter hook input priority 0; policy drop; }"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			namespace.Enter(t)

@@ -45,8 +45,17 @@ type Config struct {
 	Services []netip.Addr // those of the addresses that kube-proxy knows: they need no fallback
 	Question Question     // the path of self-queries; the zero value is lo
 
-	withoutSocket bool // the kernel can't match sockets
+	without feature // what the kernel lacks
 }
+
+// feature is a set of parts of nftables that a kernel may lack. The rules work without them.
+type feature uint8
+
+const (
+	sockets    feature = 1 << iota // the match of a packet's socket
+	routes                         // the lookup of a packet's route
+	references                     // named counters in rules
+)
 
 // Question describes the path of self-queries, the server's queries to itself, by which they arrive as those of pods
 // do: a pair of devices and the addresses used on it. A self-query is sent from a node-local address to

@@ -88,6 +88,12 @@ var (
 		compare(expr.CmpOpNeq, make([]byte, 4)))
 	notLoopback = fixed(`oifname != "lo"`,
 		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: register}, compare(expr.CmpOpNeq, interfaceName("lo")))
+	// deliveredHere matches packets whose route is to this host, by destination, source and mark: the lookup of another
+	// route returns its interface, and that in only the table local (fib daddr type) would not see rules of routing
+	// before it. The kernel looks neither at the packet's interface nor at its ports here.
+	deliveredHere = fixed("fib daddr . mark oif missing",
+		&expr.Fib{Register: register, ResultOIF: true, FlagDADDR: true, FlagMARK: true, FlagPRESENT: true},
+		compare(expr.CmpOpEq, make([]byte, 4)))
 	// hasSocket matches packets to a socket of this host, except those of transparent proxies.
 	hasSocket = fixed("socket transparent 0",
 		&expr.Socket{Key: expr.SocketKeyTransparent, Register: register}, compare(expr.CmpOpEq, []byte{0}))
@@ -103,6 +109,17 @@ func marked(mark uint32) statement {
 func arrivedOn(name string) statement {
 	return fixed(fmt.Sprintf("iifname %q", name),
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: register}, compare(expr.CmpOpEq, interfaceName(name)))
+}
+
+// notArrivedOn matches packets that any other interface has received.
+func notArrivedOn(name string) statement {
+	return fixed(fmt.Sprintf("iifname != %q", name),
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: register}, compare(expr.CmpOpNeq, interfaceName(name)))
+}
+
+// count adds the packet to a counter of the table.
+func count(name string) statement {
+	return fixed(fmt.Sprintf("counter name %q", name), &expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: name})
 }
 
 // interfaceName returns a name as the kernel compares it: padded with NUL bytes.

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -24,11 +25,13 @@ var (
 	afterDNAT       = priority{-90, "dstnat + 10"}
 	afterOutputDNAT = priority{-90, "-90"} // nft has no name for it in the hook output
 	sourceNAT       = priority{100, "srcnat"}
+	last            = priority{math.MaxInt32, "2147483647"}
 )
 
 // hooks are the netfilter hooks by their names in nft.
 var hooks = map[string]*nftables.ChainHook{
 	"prerouting":  nftables.ChainHookPrerouting,
+	"input":       nftables.ChainHookInput,
 	"output":      nftables.ChainHookOutput,
 	"postrouting": nftables.ChainHookPostrouting,
 }
@@ -67,10 +70,41 @@ func leaseSets(table *nftables.Table) []*nftables.Set {
 	return []*nftables.Set{set(lease4, nftables.TypeIPAddr), set(lease6, nftables.TypeIP6Addr)}
 }
 
+// The names of the counters are a prefix and a flow: protocol and family, such as udp4.
+const (
+	letInPrefix   = "let-in-"
+	arrivedPrefix = "arrived-"
+)
+
+func flow(p transport, four bool) string {
+	if four {
+		return p.name + "4"
+	}
+	return p.name + "6"
+}
+
+// counters returns the names of the counters of the table.
+func (c Config) counters() (all []string) {
+	if !c.counts() {
+		return nil
+	}
+	for _, prefix := range []string{letInPrefix, arrivedPrefix} {
+		for _, four := range []bool{true, false} {
+			for _, p := range protocols {
+				all = append(all, prefix+flow(p, four))
+			}
+		}
+	}
+	return all
+}
+
 // TableText returns the nftables table as nft prints and reads it, for golden files.
 func (c Config) TableText() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "table inet %s {\n", TableName(c.Interface))
+	for _, name := range c.counters() {
+		fmt.Fprintf(&b, "\tcounter %s {\n\t\tpackets 0 bytes 0\n\t}\n\n", name)
+	}
 	for _, s := range leaseSets(nil) {
 		fmt.Fprintf(&b, "\tset %s {\n\t\ttype %s\n\t\tsize %d\n\t\tflags dynamic,timeout\n\t}\n\n", s.Name, s.KeyType.Name, s.Size)
 	}
@@ -92,8 +126,8 @@ func (c Config) TableText() string {
 func (c Config) chains() []chain {
 	all := []chain{
 		{"self", nftables.ChainTypeFilter, "output", beforeRaw, c.selfQueries()},
-		{ChainPods, nftables.ChainTypeFilter, "prerouting", raw, c.leased(!c.withoutSocket)},
-		{ChainNode, nftables.ChainTypeFilter, "output", raw, append(c.ownReplies(), c.leased(false)...)},
+		{ChainPods, nftables.ChainTypeFilter, "prerouting", raw, c.leased(c.letIn)},
+		{ChainNode, nftables.ChainTypeFilter, "output", raw, append(c.ownReplies(), c.leased(untrack)...)},
 	}
 	if arrivals, replies := c.pairQueries(); len(arrivals) > 0 {
 		all = append(all,
@@ -109,13 +143,16 @@ func (c Config) chains() []chain {
 			chain{"nat-output", nftables.ChainTypeNAT, "output", afterOutputDNAT, c.fallbackNAT()},
 		)
 	}
-	return append(all, chain{"nat-postrouting", nftables.ChainTypeNAT, "postrouting", sourceNAT, c.masquerade()})
+	all = append(all, chain{"nat-postrouting", nftables.ChainTypeNAT, "postrouting", sourceNAT, c.masquerade()})
+	if c.counts() {
+		all = append(all, chain{"arrived", nftables.ChainTypeFilter, "input", last, c.leased(c.arrived)})
+	}
+	return all
 }
 
-// leased excludes packets to leased addresses from connection tracking, and so from NAT: the node itself receives
-// them. With withSocket they must have a socket: a killed process loses its sockets at once, and its lease a second
-// later. Packets of the node itself already have their client's socket, so that this match is useless for them.
-func (c Config) leased(withSocket bool) (all []rule) {
+// leased returns a rule for packets to leased addresses of each family over each protocol, which ends with the
+// statements that end returns.
+func (c Config) leased(end func(flow string) rule) (all []rule) {
 	for _, four := range []bool{true, false} {
 		i := slices.IndexFunc(c.Addresses, func(a netip.Addr) bool { return a.Is4() == four })
 		if i < 0 {
@@ -123,14 +160,49 @@ func (c Config) leased(withSocket bool) (all []rule) {
 		}
 		for _, p := range protocols {
 			r := rule{inLease(c.Addresses[i]), p.destination(c.Port)}
-			if withSocket {
-				r = append(r, hasSocket)
-			}
-			all = append(all, append(r, notrack, accept))
+			all = append(all, append(r, end(flow(p, four))...))
 		}
 	}
 	return all
 }
+
+// untrack excludes packets from connection tracking, and so from NAT: the node itself receives them.
+func untrack(string) rule { return rule{notrack, accept} }
+
+// letIn untracks and counts packets of pods. They must have a socket: a killed process loses its sockets at once, and
+// its lease a second later. Packets of the node itself already have their client's socket, so that this match is useless
+// for them. A packet with another route than to this host goes its way as without nodecache, through NAT.
+func (c Config) letIn(flow string) (r rule) {
+	if c.counts() {
+		r = c.fromOthers()
+	}
+	if c.without&sockets == 0 {
+		r = append(r, hasSocket)
+	}
+	if c.without&routes == 0 {
+		r = append(r, deliveredHere)
+	}
+	if c.counts() {
+		r = append(r, count(letInPrefix+flow))
+	}
+	return append(r, untrack(flow)...)
+}
+
+// arrived counts the packets that letIn has counted, after the filters of all other programs.
+func (c Config) arrived(flow string) rule { return append(c.fromOthers(), count(arrivedPrefix+flow)) }
+
+// fromOthers matches packets that neither the node itself nor its self-queries have sent. Those are untracked before
+// chain prerouting.
+func (c Config) fromOthers() rule {
+	r := rule{notArrivedOn("lo")}
+	if len(c.Question.Sources) > 0 {
+		r = append(r, notArrivedOn(c.Question.In))
+	}
+	return r
+}
+
+// counts returns whether the rules count packets of pods.
+func (c Config) counts() bool { return c.without&references == 0 }
 
 // selfQueries are the rules for self-queries, which must reach the server without a lease, and for the datagrams that
 // renew and acquire the lease. The renewal of an expired lease is delivered to the server, which ignores it, so
