@@ -251,7 +251,7 @@ func (fastPath) Stop(next *block.Configuration) { listeners.stop(next) }
 // listeners after the callbacks that end the present one.
 func (r *registry) stop(next *block.Configuration) {
 	if next == nil {
-		inKernel.close()
+		inKernel.exit()
 	} else {
 		addresses := next.UDPAddresses()
 		awaitUntilTimeout(func() bool { return r.hasTakenOver(next, addresses) })
