@@ -353,7 +353,7 @@ func (n *node) probeUpstreams(ctx context.Context) []Line {
 	roots := question{"upstream ", ".", dns.TypeNS}
 	return n.probe(ctx, servers, roots, func(server netip.AddrPort, lines []Line, results []result) {
 		for i, r := range results {
-			if r.err == nil && r.took > slowUpstream { // it may have had no stored answer
+			for tries := 2; tries > 0 && r.err == nil && r.took > slowUpstream; tries-- { // it may have had no stored answer
 				if again := n.query(ctx, networks[i], server, roots); again.err == nil {
 					r, lines[i].Value = again, again.String()
 				}
