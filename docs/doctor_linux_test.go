@@ -53,7 +53,7 @@ func TestChecksOfDoctor(t *testing.T) {
 	conf, corefile := filepath.Join(folder, "resolv.conf"), filepath.Join(folder, "Corefile")
 	for path, text := range map[string]string{
 		conf:     "nameserver 127.0.0.1\n",
-		corefile: ".:1 {\n fastpath {\n  kernel on\n }\n prometheus 127.0.0.1:1\n}\n",
+		corefile: "import none/*.server\n.:1 {\n import none/*.override\n fastpath {\n  kernel on\n }\n prometheus 127.0.0.1:1\n}\n",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -64,6 +64,8 @@ func TestChecksOfDoctor(t *testing.T) {
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		t.Fatalf("%v\n%s", err, out)
+	} else if exit != nil && len(exit.Stderr) > 0 {
+		t.Errorf("beside the lines it prints %q", exit.Stderr)
 	}
 	var lines []struct{ Check string }
 	if err := json.Unmarshal(out, &lines); err != nil {

@@ -1,11 +1,13 @@
 package test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -331,6 +333,45 @@ func TestShutdown(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestClosedStdout closes the pipe of standard output and error, as the end of a log collector does: the programs answer
+// after the next log line, and end with code 0.
+func TestClosedStdout(t *testing.T) {
+	for _, program := range []string{"clusterdns", "nodecache"} {
+		t.Run(program, func(t *testing.T) {
+			t.Parallel()
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			address := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
+			conf := filepath.Join(t.TempDir(), "Corefile")
+			write(t, conf, ".:"+address[len("127.0.0.1:"):]+" {\n    bind 127.0.0.1\n    template IN A {\n        answer \"{{ .Name }} 1 IN A 192.0.2.1\"\n    }\n}\n")
+			cmd := exec.Command(daemon.Program(t, program), "-conf", conf)
+			cmd.Stdout, cmd.Stderr = w, w
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = cmd.Process.Kill() }() // unless it has ended
+			within(t, "answers", answersWith(address, "a.example.", "192.0.2.1"))
+			if err := errors.Join(w.Close(), r.Close()); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM} { // each causes log lines
+				if got := question(address, "b.example."); got != "192.0.2.1" {
+					t.Errorf("before %s the answer is %s", s, got)
+				}
+				if err := cmd.Process.Signal(s); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("with a closed standard output it ended: %v", err)
+			}
+		})
 	}
 }
 

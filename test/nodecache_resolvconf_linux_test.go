@@ -1,6 +1,7 @@
 package test
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -111,7 +112,7 @@ func textOf(addr, name string) string {
 }
 
 // TestNodecacheResolvConf changes the node's resolv.conf under a running nodecache, which queries servers over TCP if
-// they answer there. The Corefile also has an error on a line that rendering has moved.
+// they answer there. At first the file has more servers than forward can have upstreams. The Corefile also has an error on a line that rendering has moved.
 func TestNodecacheResolvConf(t *testing.T) {
 	path := inNamespace(t, "10.99.0.1/32", "10.99.0.2/32", "fd99::1/128")
 	if path == "" {
@@ -135,10 +136,17 @@ func TestNodecacheResolvConf(t *testing.T) {
 	gives := func(p *daemon.Process, want string) func() bool {
 		return func() bool { return textOf(p.Addr, "a.example.") == want }
 	}
-	change("127.0.0.1", "10.99.0.1")
+	many := []string{"127.0.0.1", "10.99.0.1"}
+	for i := range 15 { // without a route, so that their queries fail at once
+		many = append(many, fmt.Sprintf("10.98.0.%d", i+1))
+	}
+	change(many...)
 	corefile := ".:PORT {\n    bind 127.0.0.1\n    forward . " + conf + "\n    errors\n}\n"
 	p := daemon.Start(t, path, corefile, "-syncinterval", "1h")
 	within(t, "over TCP", gives(p, "10.99.0.1/tcp"))
+	if got := lines(p, conf+" has 16 usable nameservers: the last 1 are not used"); got != 1 {
+		t.Errorf("%d lines name the file with 16 nameservers", got)
+	}
 	change("10.99.0.2")
 	within(t, "to another server, which takes UDP only", gives(p, "10.99.0.2/udp"))
 	change("fd99::1")

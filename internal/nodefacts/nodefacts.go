@@ -5,6 +5,9 @@ package nodefacts
 
 import "sync/atomic"
 
+// MaxUpstreams is how many upstreams a forward directive can have.
+const MaxUpstreams = 15
+
 // Facts belong to one Corefile. The zero value gives no directive a default.
 type Facts struct {
 	Corefile string          // the file whose directives take defaults; those of imported files do not

@@ -166,12 +166,13 @@ func (k *kernelAnswers) open(forced bool) (err error) {
 			return fmt.Errorf("detach the program: %w", err)
 		}
 	}
-	interfaces, err := kernel.Follow(k.table.Programs(), kernel.Options{Force: forced, Log: log.Warningf})
+	interfaces, err := kernel.Follow(k.table.Programs(), kernel.Options{Force: forced, Log: log.Warningf, Attached: func(s kernel.State) {
+		log.Infof("The program that answers in the kernel is attached to %d interfaces by %s", s.Attached, s.Mode)
+	}})
 	if err != nil {
 		return err
 	}
 	k.interfaces, k.forced = interfaces, forced
-	log.Infof("The program that answers in the kernel is loaded; it is attached to interfaces of pods by %s", interfaces.State().Mode)
 	for l := range k.listeners {
 		if old := l.kernel.Load(); old != nil {
 			l.kernel.Store(&kernelListener{table: k.table, interfaces: interfaces, number: old.number, epoch: old.epoch})
@@ -182,17 +183,21 @@ func (k *kernelAnswers) open(forced bool) (err error) {
 	return nil
 }
 
-// close ends all answers of the kernel.
-func (k *kernelAnswers) close() {
+// exit ends all answers of the kernel at the end of the process, before which rules and interface of nodelocal have to be
+// removed: it does not wait for the program to be detached.
+func (k *kernelAnswers) exit() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.shut()
+	k.end((*kernel.Interfaces).Exit)
 	clear(k.listeners)
 	kernelMetrics.unused()
 }
 
-// shut unloads the program. The answers end first: detaching the program from all interfaces takes longer.
-func (k *kernelAnswers) shut() {
+// shut unloads the program.
+func (k *kernelAnswers) shut() { k.end((*kernel.Interfaces).Close) }
+
+// end unloads the program. The answers end first: detaching the program from all interfaces takes longer.
+func (k *kernelAnswers) end(detach func(*kernel.Interfaces) error) {
 	if k.unfollow != nil {
 		k.unfollow()
 	}
@@ -205,7 +210,7 @@ func (k *kernelAnswers) shut() {
 		k.table.EndLeases()
 	}
 	if k.interfaces != nil {
-		if err := k.interfaces.Close(); err != nil {
+		if err := detach(k.interfaces); err != nil {
 			log.Errorf("Detach the program that answers in the kernel: %v", err)
 		}
 	}

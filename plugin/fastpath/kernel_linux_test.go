@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
@@ -25,7 +27,7 @@ type kernelBed struct {
 
 func newKernelBed(t *testing.T) *kernelBed {
 	b := &kernelBed{t, &kernelAnswers{listeners: map[*listener]struct{}{}}}
-	t.Cleanup(b.close)
+	t.Cleanup(func() { b.kernelAnswers.shut() })
 	return b
 }
 
@@ -112,6 +114,36 @@ func TestKernelReload(t *testing.T) {
 	b.remove([]*listener{again})
 	if b.table != nil || again.kernel.Load() != nil {
 		t.Error("the program remains without a listener")
+	}
+}
+
+// TestExitDetachesLater ends the answers at the end of the process: links remain, since each would take a grace period of RCU before
+// nodelocal can remove its rules.
+func TestExitDetachesLater(t *testing.T) {
+	if !netns.Inside(t) {
+		return
+	}
+	b := newKernelBed(t)
+	l := b.listen(nil, 1, true, false)
+	interfaces := b.interfaces
+	for end := time.Now().Add(10 * time.Second); !interfaces.Attached(); time.Sleep(time.Millisecond) { // to lo
+		if time.Now().After(end) {
+			t.Fatal("the program is not attached")
+		}
+	}
+	if mode := interfaces.State().Mode; mode != "tcx" {
+		t.Skipf("the program is attached by %s, and its filters must be removed", mode)
+	}
+	b.exit()
+	programs, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(programs.Programs); n != 1 {
+		t.Errorf("lo has %d programs after the last answer, want 1, which the kernel detaches at the end of the process", n)
+	}
+	if l.kernel.Load() != nil || b.table != nil {
+		t.Error("the kernel may still answer")
 	}
 }
 

@@ -19,6 +19,6 @@ func (kernelAnswers) serve(l *listener) {
 
 func (kernelAnswers) remove([]*listener) {}
 
-func (kernelAnswers) close() {}
+func (kernelAnswers) exit() {}
 
 func (*reader) offer(*kernelListener, netip.Addr) {}

@@ -110,11 +110,22 @@ func (fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {
 		}
 	}
 	own := conf.UDPSocket(coreDNS)
+	skipPathMTUDiscovery(own)
 	switch err := listeners.serve(address, s, own, conf.TCPListener(coreDNS), wanted); {
 	case err != nil && isDetached(own):
 		log.Errorf("%s: no UDP until a restart: CoreDNS's own socket is detached, and the fast path cannot start: %v", address, err)
 	case err != nil:
 		log.Warningf("%s: no fast path, all queries go to the plugin chain: %v", address, err)
+	}
+}
+
+// skipPathMTUDiscovery sets the option of CoreDNS's own socket, which answers without a fast path; nil is none.
+func skipPathMTUDiscovery(own *net.UDPConn) {
+	if own != nil {
+		_ = sockets.Use(own, func(s sockets.Socket) error { // an error means that CoreDNS has closed it
+			sockets.SkipPathMTUDiscovery(s.FD)
+			return nil
+		})
 	}
 }
 
@@ -251,7 +262,7 @@ func (fastPath) Stop(next *block.Configuration) { listeners.stop(next) }
 // listeners after the callbacks that end the present one.
 func (r *registry) stop(next *block.Configuration) {
 	if next == nil {
-		inKernel.close()
+		inKernel.exit()
 	} else {
 		addresses := next.UDPAddresses()
 		awaitUntilTimeout(func() bool { return r.hasTakenOver(next, addresses) })

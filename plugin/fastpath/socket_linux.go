@@ -212,6 +212,7 @@ func (s *socket) configure(fd int, network string, v6only int) error {
 	if s.wildcard && unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer)
 	}
+	sockets.SkipPathMTUDiscovery(fd)
 	if network == "udp6" {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, v6only); err != nil {
 			return err

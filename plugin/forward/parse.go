@@ -36,7 +36,7 @@ const (
 	defaultMaxConnections = 32
 	maxMaxInFlight        = 65000 // an id has 16 bits, and some must be free
 	maxMaxConnections     = 64
-	maxUpstreams          = 15
+	maxUpstreams          = nodefacts.MaxUpstreams
 )
 
 // defaults returns a stanza without options.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,7 +103,7 @@ func (n *node) watchInterface(ctx context.Context) {
 	n.running.Go(func() {
 		for ctx.Err() == nil {
 			watch, end := context.WithCancel(ctx)
-			if err := n.link.Watch(watch.Done(), func() { signal(n.interfaceDue) }, func(error) { end() }); err == nil {
+			if err := n.link.Watch(n.config.Addresses, watch.Done(), func() { signal(n.interfaceDue) }, func(error) { end() }); err == nil {
 				signal(n.interfaceDue) // changes before the watch were not reported
 				<-watch.Done()
 			}
@@ -274,7 +276,13 @@ func (n *node) errorType(err error) string {
 
 // report logs an error, unless it is the last one again.
 func (n *node) report(err error) {
-	if text := err.Error(); n.lastError.Swap(text) != text {
-		log.Errorf("%v: DNS is not affected; retry every %s", err, min(n.config.interval, retryAfter))
+	text := err.Error()
+	if n.lastError.Swap(text) == text {
+		return
 	}
+	if errors.Is(err, link.ErrNoIPv6) {
+		six := slices.DeleteFunc(slices.Clone(n.config.Addresses), netip.Addr.Is4)
+		text += "; this server answers no queries to " + join(six)
+	}
+	log.Errorf("%s; retry every %s", text, min(n.config.interval, retryAfter))
 }

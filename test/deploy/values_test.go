@@ -83,6 +83,33 @@ func TestInvalidValues(t *testing.T) {
 	}
 }
 
+// TestAddressesThatPodsCannotQuery has addresses with which nodecache would not start, in localIPs and as the second
+// address of the Service: the chart refuses each. It accepts those that differ from them a little.
+func TestAddressesThatPodsCannotQuery(t *testing.T) {
+	quoted := func(all []string) string { return `"` + strings.Join(all, `", "`) + `"` }
+	refused := []string{
+		"127.0.0.1", "127.1.2.3", "0.0.0.0", "224.0.0.1", "239.255.255.250", "255.255.255.255",
+		"::", "::1", "0:0:0:0:0:0:0:1", "0::0", "ff02::fb", "FF05::2", "fe80::53", "FEBF::53", "::ffff:169.254.20.10", "0:0::ffff:a9fe:140a",
+	}
+	_, complaint, err := template(t, "nodecache: {secondServiceIP: fe80::53, localIPs: ["+quoted(refused)+"]}")
+	if err == nil {
+		t.Fatal("it is accepted")
+	}
+	places := []string{"secondServiceIP"}
+	for i := range refused {
+		places = append(places, fmt.Sprintf("localIPs/%d", i))
+	}
+	for i, place := range places {
+		if !strings.Contains(complaint, "at '/nodecache/"+place+"': 'not' failed") {
+			t.Errorf("%s of %s is accepted:\n%s", place, slices.Concat([]string{"fe80::53"}, refused)[i], complaint)
+		}
+	}
+	accepted := []string{"169.254.20.10", "10.96.0.10", "12.7.0.1", "223.0.0.1", "240.0.0.1", "fd00::a", "fd00:0:0:1::", "2001:db8::1", "::10", "fec0::1", "64:ff9b::a00:a"}
+	if _, complaint, err := template(t, "nodecache: {localIPs: ["+quoted(accepted)+"]}"); err != nil {
+		t.Errorf("%v\n%s", err, complaint)
+	}
+}
+
 // TestImages has the image references, by the values of both programs and of one.
 func TestImages(t *testing.T) {
 	version, _, err := output(controlplane.RequireBinary(t, "helm"), "show", "chart", chart)

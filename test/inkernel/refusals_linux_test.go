@@ -172,7 +172,7 @@ func TestForeignProgram(t *testing.T) {
 }
 
 // TestPolicyEngine has the chains of a policy engine on the node: no program is attached, and the log and a metric have the
-// reason. With force the kernel answers nevertheless.
+// reason. With force the kernel answers nevertheless. The log has a line about attached programs only once there are some.
 func TestPolicyEngine(t *testing.T) {
 	for _, tc := range []struct {
 		name, program string
@@ -204,10 +204,14 @@ func TestPolicyEngine(t *testing.T) {
 			if attached := i.scrape(t).Sum(interfaces, "state", "attached"); attached != 0 {
 				t.Errorf("%v interfaces have the program", attached)
 			}
+			if out := i.Output(); strings.Contains(out, " attached ") {
+				t.Errorf("no interface has the program, and the log has:\n%s", out)
+			}
 
 			i.reload(t, i.config.withKernel("force"))
 			i.waitInterfaces(t, "attached", len(places))
 			i.logged(t, `since "kernel force" is set`)
+			i.logged(t, fmt.Sprintf("The program that answers in the kernel is attached to %d interfaces by ", len(places)))
 			i.heat(t, places[0], [][]byte{query(t, "web.test.", dns.TypeA, nil)}, locals...)
 			for _, place := range places {
 				if kernel := i.answers(t, place); kernel != repeatedQueries {

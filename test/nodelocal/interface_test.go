@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -103,6 +105,59 @@ func ask(t *testing.T, from *netns.Namespace, network string, to netip.Addr, cou
 		})
 	}
 	all.Wait()
+}
+
+// TestLargeAnswersThroughSmallerMTU queries answers of 1,408 bytes from a host behind a router with a smaller MTU. The node's firewall
+// accepts ICMP only for tracked connections, and queries to nodecache are untracked, so that no message about the MTU arrives. Over
+// IPv6 it is accepted (RFC 4890 section 4.3.1), and the first answer is lost.
+func TestLargeAnswersThroughSmallerMTU(t *testing.T) {
+	const size = 1408 // of a message with the strings below
+	n := newNode(t)
+	far := netns.Add(t, "far")
+	n.Upstream.Forwards(t)
+	far.Join(t, n.Upstream, "far", "10.3.0.%d/24", "fd03::%d/64")
+	for _, end := range []struct {
+		in     *netns.Namespace
+		device string
+	}{{n.Upstream, "far"}, {far, "eth0"}} {
+		end.in.Run(t, "ip", "link", "set", end.device, "mtu", "1280")
+	}
+	n.Node.Run(t, "nft", "add table inet filter; add chain inet filter in { type filter hook input priority 0; }; "+
+		"add rule inet filter in ct state established,related accept; "+
+		"add rule inet filter in ip protocol icmp drop")
+	large := "template IN TXT large.test {\n        answer \"{{ .Name }} 60 IN TXT" + strings.Repeat(" "+strings.Repeat("x", 255), 5) + " " + strings.Repeat("x", 76) + "\"\n    }"
+	for _, fastPath := range []string{"on", "off"} {
+		t.Run("fast path "+fastPath, func(t *testing.T) {
+			addresses := []netip.Addr{local4, local6}
+			p := n.run(t, cache{who: "local", addresses: addresses, more: []string{"fastpath " + fastPath, large}})
+			for _, a := range addresses {
+				if a.Is6() {
+					_, _ = exchangeLarge(far, a) // lost, unless the path is known from the subtest before
+				}
+				for i := range 3 { // the first from the plugins, the others from the fast path
+					if length, err := exchangeLarge(far, a); err != nil || length != size {
+						t.Fatalf("answer %d of %v: %d bytes, %v", i, a, length, err)
+					}
+				}
+			}
+			p.Stop(t)
+		})
+	}
+}
+
+// exchangeLarge queries large.test over UDP, with room for 4,096 bytes, and returns the length of the answer.
+func exchangeLarge(from *netns.Namespace, server netip.Addr) (length int, err error) {
+	err = from.Do(func() error {
+		m := new(dns.Msg).SetQuestion("large.test.", dns.TypeTXT).SetEdns0(4096, false)
+		c := dns.Client{Timeout: time.Second}
+		reply, _, err := c.Exchange(m, netip.AddrPortFrom(server, 53).String())
+		if err == nil {
+			reply.Compress = true
+			length = reply.Len()
+		}
+		return err
+	})
+	return length, err
 }
 
 // TestAddressInUse starts nodecache where another interface has its address.

@@ -77,7 +77,7 @@ func parse(args []string, help io.Writer) (options, error) {
 	f.StringVar(&o.iface, "interfacename", defaultInterface, "the node-local interface; if set, no other interface is removed")
 	addresses := f.String("localip", "", "comma-separated addresses on which nodecache answered: those on lo are removed")
 	f.StringVar(&o.only, "only", "", `"iptables": remove only the rules of iptables, also while a nodecache runs that uses nftables`)
-	f.BoolVar(&o.dryRun, "dry-run", false, "print the items that would be removed, and remove none")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the items that would be removed, or why the removal is refused, and remove none")
 	f.BoolVar(&o.force, "force", false, "remove items that are in use; a running nodecache makes them again")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "timeout of each step")
 	if err := subcommand.Parse(f, args, description, help); err != nil {
@@ -117,10 +117,12 @@ func split(err error) []error {
 // run removes the leftovers and prints them, unless they are in use. After an error it continues with the others.
 func run(o options, n *node, out io.Writer) error {
 	found, problem := n.find(o)
-	if !o.force && !o.dryRun {
+	if !o.force {
 		if err := n.refuse(o, found); err != nil {
 			return err
 		}
+	}
+	if !o.force && !o.dryRun {
 		release, err := n.claim(found.interfaces)
 		if err != nil {
 			return err

@@ -279,7 +279,12 @@ func TestNamespaceInUse(t *testing.T) {
 		}
 	}
 	end := announce("00000000000000000001-000001-1")
-	refused("nodecache is running and uses interface nodelocaldns: stop it first, or set -force")
+	const running = "nodecache is running and uses interface nodelocaldns: stop it first, or set -force"
+	refused(running)
+	refused(running, "-dry-run") // the plan is that of the real run
+	if out, errs := cleanup(t, 0, "-dry-run", "-force"); strings.Count(out, "would remove ") < 3 || errs != "" || ruleset(t) != left {
+		t.Errorf("-dry-run -force: output %q, errors %q", out, errs)
+	}
 	if out, _ := cleanup(t, 0, "-only", "iptables"); strings.Count(out, "\n") != 26 || strings.Count(out, "removed rule") != 26 {
 		t.Errorf("-only iptables: got\n%s", out)
 	}

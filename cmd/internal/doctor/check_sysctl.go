@@ -18,7 +18,7 @@ const defaultBuffer = 212992
 
 // checkSysctls reports the limits of the node that DNS can reach.
 func (n *node) checkSysctls(context.Context) []Line {
-	return []Line{
+	return append([]Line{
 		n.checkConntrack(),
 		n.checkBuffer("net.core.rmem_default"),
 		n.checkBuffer("net.core.rmem_max"),
@@ -26,7 +26,7 @@ func (n *node) checkSysctls(context.Context) []Line {
 		n.checkReversePath("net.ipv4.conf.all.rp_filter"),
 		n.checkReversePath("net.ipv4.conf.default.rp_filter"),
 		n.checkMigrate(),
-	}
+	}, n.checkPodReversePath()...)
 }
 
 // numbers returns a sysctl of count numbers.

@@ -66,6 +66,8 @@ func (m machine) node(t *testing.T) *node {
 	n.firewall = func(context.Context, []firewall.Packet) ([]firewall.Finding, error) { return m.findings, m.unread }
 	n.predecessors = func() ([]rules.PredecessorRule, error) { return m.iptables, m.legacyErr }
 	n.ingresses = func(context.Context) ([]rules.Ingress, error) { return nil, nil }
+	n.fallback = func(string) []netip.Addr { return nil }
+	n.routed = func() (map[int]bool, error) { return nil, nil }
 	n.obstacles = func() ([]kernel.Obstacle, error) { return m.obstacles, m.unread }
 	return n
 }

@@ -42,6 +42,25 @@ nearside_forward_coherence_fallbacks_total{reason="closed",to="10.96.5.6:53"} 7
 nearside_forward_coherence_heartbeat_age_seconds{to="10.96.5.5:53"} `
 )
 
+// TestRefusedConfigurationInUse has a nodecache that answers with an earlier configuration, and others.
+func TestRefusedConfigurationInUse(t *testing.T) {
+	for _, c := range []struct{ name, page, want string }{
+		{"refused", "nearside_reload_refused 1\n", "fail | configuration in use | an earlier one: nodecache has refused the present one | advice\n"},
+		{"accepted", "nearside_reload_refused 0\n", "ok | configuration in use | the present one\n"},
+		{"node-local-dns", "up 1\n", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := machine{setup: setup{metrics: metricsServer(t, c.page)}}.node(t)
+			if got := briefs(n.probeConfiguration(context.Background())); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+	if got := (machine{}).node(t).probeConfiguration(context.Background()); got != nil {
+		t.Errorf("without metrics: %v", got)
+	}
+}
+
 func TestProbeCoherence(t *testing.T) {
 	server := netip.MustParseAddrPort("10.96.5.5:53")
 	for _, c := range []struct{ name, page, want string }{

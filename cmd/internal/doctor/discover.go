@@ -37,6 +37,7 @@ type setup struct {
 
 	coherent       []netip.AddrPort // servers of forward with the option coherent
 	metrics        netip.AddrPort   // endpoint of nodecache's metrics
+	flagMetrics    netip.AddrPort   // the one of -metrics-listen-address
 	clusterMetrics netip.AddrPort   // and of those of cluster DNS; both may be unknown
 	kernel         string           // option kernel of fastpath: "on" or "force", else ""
 }
@@ -44,6 +45,7 @@ type setup struct {
 const (
 	defaultInterface  = "nodelocaldns"
 	defaultResolvConf = "/etc/resolv.conf"
+	defaultMetrics    = ":9353" // with -localip
 )
 
 // discover completes the options by the configuration of the nodecache that runs here.
@@ -70,6 +72,9 @@ func discover(o options, fs proc.FS, environment []string) setup {
 	}
 	if conf != "" {
 		s.problem = s.readCorefile(conf, o)
+	}
+	if !s.metrics.IsValid() { // nodecache may have refused the present Corefile
+		s.metrics = s.flagMetrics
 	}
 	if len(s.clusterDNS) == 0 {
 		s.clusterDNS = serviceAddress(service, environment)
@@ -119,6 +124,11 @@ func (s *setup) readFlags(args map[string]string) {
 	if s.iface == "" {
 		s.iface = args["interfacename"]
 	}
+	listen := args["metrics-listen-address"]
+	if listen == "" && args["localip"] != "" {
+		listen = defaultMetrics
+	}
+	s.flagMetrics = reachable(listen)
 	s.noIface = isFalse(args["setupinterface"])
 	s.noRules = isFalse(args["setupiptables"])
 }
@@ -345,17 +355,25 @@ func (s *setup) readCoherent(block caddyfile.ServerBlock) {
 		}
 	}
 	for _, d := range directives(block, "prometheus") {
-		host, port, err := net.SplitHostPort(append(d.args, "localhost:9153")[0])
-		number, err2 := strconv.ParseUint(port, 10, 16)
-		if err != nil || err2 != nil || s.metrics.IsValid() {
-			continue
+		if !s.metrics.IsValid() {
+			s.metrics = reachable(append(d.args, "localhost:9153")[0])
 		}
-		address, err := netip.ParseAddr(host)
-		if err != nil || address.IsUnspecified() {
-			address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		}
-		s.metrics = netip.AddrPortFrom(address, uint16(number))
 	}
+}
+
+// reachable returns an address and a port at which a program of this node reaches a server; on all addresses, that is lo. It is
+// the zero value for an invalid one.
+func reachable(listen string) (a netip.AddrPort) {
+	host, port, err := net.SplitHostPort(listen)
+	number, err2 := strconv.ParseUint(port, 10, 16)
+	if err != nil || err2 != nil {
+		return a
+	}
+	address, err := netip.ParseAddr(host)
+	if err != nil || address.IsUnspecified() {
+		address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.AddrPortFrom(address, uint16(number))
 }
 
 // readKernel reads the option kernel of the directive fastpath. The kernel answers, and answers in spite of policy engines, if one

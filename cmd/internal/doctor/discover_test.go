@@ -192,6 +192,29 @@ func TestDiscoverCoherence(t *testing.T) {
 	}
 }
 
+// TestDiscoverMetricsOfRefusedCorefile: the metrics of the running nodecache report that it has refused its Corefile, which need not
+// have them.
+func TestDiscoverMetricsOfRefusedCorefile(t *testing.T) {
+	for _, c := range []struct{ name, args, corefile, want string }{
+		{"broken", "-localip\x00169.254.20.10", ".:53 {\n", "127.0.0.1:9353"},
+		{"without prometheus", "-localip\x00169.254.20.10\x00-metrics-listen-address\x00169.254.20.10:9354", ".:53 {\n nonsense\n}\n", "169.254.20.10:9354"},
+		{"with prometheus", "-localip\x00169.254.20.10", ".:53 {\n prometheus :9253\n nonsense\n}\n", "127.0.0.1:9253"},
+		{"switched off", "-localip\x00169.254.20.10\x00-metrics-listen-address\x000", ".:53 {\n", "invalid AddrPort"},
+		{"no such endpoint without -localip", "-quiet", ".:53 {\n", "invalid AddrPort"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := discover(options{domain: "cluster.local."}, open(t, map[string]string{
+				"self": "-> 1", "1/ns/net": "-> net:[1]", "7/ns/net": "-> net:[1]", "7/comm": "nodecache\n",
+				"7/cmdline":           "/nodecache\x00-conf\x00/etc/Corefile\x00" + c.args + "\x00",
+				"7/root/etc/Corefile": c.corefile,
+			}), nil)
+			if s.metrics.String() != c.want {
+				t.Errorf("metrics at %s, want %s", s.metrics, c.want)
+			}
+		})
+	}
+}
+
 func TestDiscoverKernel(t *testing.T) {
 	for _, c := range []struct{ name, corefile, want string }{
 		{"no directive", stockCorefile, ""},

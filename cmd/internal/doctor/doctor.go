@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"slices"
 	"sync"
@@ -21,6 +22,7 @@ import (
 // Command runs "nodecache doctor" with the arguments after the word doctor, and returns the exit
 // code: 0, 1 if a check failed, 2 for wrong flags.
 func Command(args []string) int {
+	log.SetOutput(io.Discard) // the parser of Corefiles logs import patterns without files
 	return command(args, "/proc", os.Stdout, os.Stderr)
 }
 
@@ -85,6 +87,7 @@ var probes = []check{
 	{"nodecache itself", (*node).probeSelf},
 	{"queries to nodecache", (*node).probeLocal},
 	{"health", (*node).probeHealth},
+	{"configuration in use", (*node).probeConfiguration},
 	{"queries to cluster DNS", (*node).probeCluster},
 	{"coherence", (*node).probeCoherence},
 	{"kernel answers interfaces", (*node).probeKernelAnswers},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 	"github.com/nearside-dns/nearside/test/namespace"
@@ -125,6 +126,16 @@ func TestNamespaceNode(t *testing.T) {
 	if err := os.WriteFile(conf, []byte(".:53 {\n forward . "+folder+"/resolv.conf\n}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	clusterDNS := netip.MustParseAddrPort("10.96.0.11:53")
+	namespace.Run(t, "ip", "address", "add", clusterDNS.Addr().String()+"/32", "dev", "lo")
+	serveFound(t, clusterDNS)
+	t.Run("dead nodecache", func(t *testing.T) {
+		expect(t, doctor(t, 1, "-localip", "169.254.20.10,fd00::a"),
+			"fail | nodecache | not running here",
+			"ok | query cluster DNS 10.96.0.11 udp | 10.96.0.1 in N ms",
+			"ok | query cluster DNS 10.96.0.11 tcp | 10.96.0.1 in N ms",
+		)
+	})
 	startStandIn(t, "-localip", "169.254.20.10,fd00::a", "-conf", conf)
 
 	t.Run("good", func(t *testing.T) {
@@ -233,6 +244,68 @@ func everything(t *testing.T) string {
 		text += path + ":\n" + string(content)
 	}
 	return text
+}
+
+// serveFound serves DNS until the end of the test.
+func serveFound(t *testing.T, address netip.AddrPort) {
+	t.Helper()
+	p, err := net.ListenPacket("udp", address.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", address.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server{found, found}.serve(t, p, l)
+}
+
+// TestNamespaceReversePath has pods with an interface each, one of them without a route, in a kernel with a strict rp_filter.
+func TestNamespaceReversePath(t *testing.T) {
+	if !namespace.Inside(t) {
+		return
+	}
+	strictOn := func(iface string) {
+		t.Helper()
+		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+iface+"/rp_filter", []byte("1"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, pod := range []string{"routed", "port", "vlan.7"} {
+		namespace.Run(t, "ip", "link", "add", pod, "type", "veth", "peer", "name", "e-"+pod)
+		namespace.Run(t, "ip", "link", "set", pod, "up")
+	}
+	namespace.Run(t, "ip", "route", "add", "10.1.0.2/32", "dev", "routed", "table", "7")
+	namespace.Run(t, "ip", "link", "add", "bridge0", "type", "bridge")
+	namespace.Run(t, "ip", "link", "set", "port", "master", "bridge0")
+	lines := func(localIP string) []Line {
+		o, err := parse([]string{"-localip", localIP}, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fs, err := proc.Open("/proc")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newNode(o, fs, nil).checkPodReversePath()
+	}
+	expect(t, lines("169.254.20.10"), "ok | rp_filter of pods' interfaces | strict on none")
+	strictOn("routed")
+	strictOn("port")
+	expect(t, lines("169.254.20.10"), "ok | rp_filter of pods' interfaces | strict on 1, each with a route")
+	strictOn("vlan.7")
+	got := lines("169.254.20.10")
+	expect(t, got, "warn | rp_filter of pods' interfaces | strict without an IPv4 route: vlan.7")
+	if !strings.Contains(got[0].Advice, "net/ipv4/conf/vlan.7/rp_filter=2") {
+		t.Errorf("advice %q", got[0].Advice)
+	}
+	if got := lines("fd00::a"); got != nil {
+		t.Errorf("pods without IPv4: %v", got)
+	}
+	if err := os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("2"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, lines("169.254.20.10"), "ok | rp_filter of pods' interfaces | strict on none")
 }
 
 // TestNamespaceFirewall has a firewall whose last rule rejects packets of pods, while its policy accepts.

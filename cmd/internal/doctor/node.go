@@ -47,12 +47,26 @@ type node struct {
 	// ingresses returns the chains at the hook ingress that may drop or reject.
 	ingresses func(context.Context) ([]rules.Ingress, error)
 
+	// fallback returns the addresses to which the rules of an interface send queries without a lease.
+	fallback func(iface string) []netip.Addr
+	// routed returns the indices of the interfaces through which IPv4 routes lead.
+	routed func() (map[int]bool, error)
+
 	// obstacles returns why the kernel may not answer at interfaces of pods.
 	obstacles func() ([]kernel.Obstacle, error)
 }
 
 func newNode(o options, fs proc.FS, environment []string) *node {
 	n := &node{options: o, proc: fs, modules: "/lib/modules", instances: nodelocal.Instances, tablesLoaded: nft.Loaded, obstacles: kernel.Obstacles}
+	n.fallback = func(iface string) []netip.Addr {
+		if !n.mayListTable(iface) {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), o.timeout)
+		defer cancel()
+		return fallbackIn(ctx, iface)
+	}
+	n.routed = routedInterfaces
 	n.leases = func(iface string) (map[netip.Addr]time.Duration, error) {
 		return rules.Steady(func() (map[netip.Addr]time.Duration, error) { return rules.Leased(iface) })
 	}
@@ -78,6 +92,11 @@ func newNode(o options, fs proc.FS, environment []string) *node {
 	})
 	n.setup = sync.OnceValue(func() setup {
 		s := discover(o, fs, environment)
+		if len(s.clusterDNS) == 0 { // nodecache and its environment are gone, its rules are not
+			for _, a := range n.fallback(s.iface) {
+				s.clusterDNS = append(s.clusterDNS, netip.AddrPortFrom(a, dnsPort))
+			}
+		}
 		if len(s.addresses) == 0 {
 			s.fromIface = true
 			s.addresses = n.addressesOn(s.iface)
@@ -104,11 +123,14 @@ func (n *node) addressesOn(iface string) (all []netip.Addr) {
 
 // mayList returns whether listing nftables can't make the kernel load its module: it is loaded, or an
 // instance of nodecache has listed it before.
-func (n *node) mayList() bool {
+func (n *node) mayList() bool { return n.tablesLoaded() || n.mayListTable(n.setup().iface) }
+
+// mayListTable is mayList before the setup is known.
+func (n *node) mayListTable(iface string) bool {
 	if n.tablesLoaded() {
 		return true
 	}
-	count, err := n.instances(n.setup().iface)
+	count, err := n.instances(iface)
 	return err == nil && count > 0
 }
 

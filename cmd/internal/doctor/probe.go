@@ -27,6 +27,9 @@ import (
 // another server, after 5 s, and pods notice earlier.
 const slow = time.Second
 
+// slowUpstream is the same for a resolver's answer, which it has stored: a lookup of a new name takes several such times.
+const slowUpstream = 250 * time.Millisecond
+
 // result is the outcome of one query.
 type result struct {
 	rcode int
@@ -257,6 +260,27 @@ func (n *node) probeHealth(ctx context.Context) []Line {
 		"the kubelet restarts a container whose liveness probe fails: read the log of nodecache, and compare the probe with health in the Corefile")
 }
 
+// probeConfiguration reports that nodecache has refused its present configuration, and so uses an earlier one.
+func (n *node) probeConfiguration(ctx context.Context) []Line {
+	const name = "configuration in use"
+	s := n.setup()
+	if !s.metrics.IsValid() {
+		return nil
+	}
+	metrics, err := n.scrape(ctx, s.metrics)
+	if err != nil {
+		return one(name, "metrics of nodecache at "+s.metrics.String()+": "+reason(err), Skip, "read the log of nodecache: it may not run, or another process has the port")
+	}
+	switch refused, known := metrics.value("nearside_reload_refused", nil); {
+	case !known:
+		return nil // node-local-dns
+	case refused > 0:
+		return one(name, "an earlier one: nodecache has refused the present one", Fail,
+			`correct it: the log of nodecache has the reason after "the previous configuration stays in use"; a restart would fail`)
+	}
+	return one(name, "the present one", OK, "")
+}
+
 // statusError is the status of a response other than 200.
 type statusError int
 
@@ -326,14 +350,20 @@ func (n *node) probeUpstreams(ctx context.Context) []Line {
 			servers = append(servers, u)
 		}
 	}
-	return n.probe(ctx, servers, question{"upstream ", ".", dns.TypeNS}, func(_ netip.AddrPort, lines []Line, results []result) {
+	roots := question{"upstream ", ".", dns.TypeNS}
+	return n.probe(ctx, servers, roots, func(server netip.AddrPort, lines []Line, results []result) {
 		for i, r := range results {
+			for tries := 2; tries > 0 && r.err == nil && r.took > slowUpstream; tries-- { // it may have had no stored answer
+				if again := n.query(ctx, networks[i], server, roots); again.err == nil {
+					r, lines[i].Value = again, again.String()
+				}
+			}
 			switch line := &lines[i]; {
 			case r.err != nil:
 				line.Verdict = Fail
 			case r.rcode == dns.RcodeServerFailure:
 				line.Verdict, line.Advice = Warn, "it cannot resolve for itself: look at that server"
-			case r.took > slow:
+			case r.took > slowUpstream:
 				line.Verdict, line.Advice = Warn, "names outside the cluster are slow: look at that server and the way to it"
 			}
 		}

@@ -7,12 +7,14 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,6 +94,17 @@ func answer(rcode int, records ...string) dns.HandlerFunc {
 	}
 }
 
+// late returns a handler that answers its first queries after 400 ms.
+func late(queries int32) dns.HandlerFunc {
+	var n atomic.Int32
+	return func(w dns.ResponseWriter, r *dns.Msg) {
+		if n.Add(1) <= queries {
+			time.Sleep(400 * time.Millisecond)
+		}
+		answer(dns.RcodeSuccess)(w, r)
+	}
+}
+
 // silence is a handler that does not answer.
 func silence(dns.ResponseWriter, *dns.Msg) {}
 
@@ -130,12 +143,16 @@ func TestProbeUpstreams(t *testing.T) {
 		{"UDP hangs", server{silence, answer(dns.RcodeSuccess)}, "warn | udp | no answer | advice\nok | tcp | NOERROR in N ms\n"},
 		{"both hang", server{silence, silence}, "fail | udp | no answer | advice\nfail | tcp | no answer | advice\n"},
 		{"nothing listens", server{}, "fail | udp | connection refused | advice\nfail | tcp | connection refused | advice\n"},
+		{"takes 400 ms", server{late(math.MaxInt32), late(math.MaxInt32)}, "warn | udp | NOERROR in N ms | advice\nwarn | tcp | NOERROR in N ms | advice\n"},
+		{"takes 400 ms until it has stored the answer", server{late(1), late(1)}, "ok | udp | NOERROR in N ms\nok | tcp | NOERROR in N ms\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			address := c.server.start(t)
 			n := machine{setup: setup{upstreams: []netip.AddrPort{address}, resolvConf: "/nonexistent"}}.node(t)
-			n.options.timeout = 500 * time.Millisecond
+			if n.options.timeout = 500 * time.Millisecond; strings.Contains(c.name, "400 ms") {
+				n.options.timeout = 5 * time.Second
+			}
 			got := briefs(n.probeUpstreams(context.Background()))
 			if got = strings.ReplaceAll(got, "query upstream "+address.String()+" ", ""); got != c.want {
 				t.Errorf("got\n%swant\n%s", got, c.want)

@@ -147,8 +147,15 @@ func (v values) forwardDefaults(name string, template, lines []string, all []sta
 	return byLine, nil
 }
 
-// expand replaces files by the nameservers in them.
+// expand replaces files by the nameservers in them. Those of files are used as far as the directive's own upstreams leave
+// room, as by the plugin.
 func (v values) expand(to []string) (servers []string, err error) {
+	room := nodefacts.MaxUpstreams
+	for _, name := range to {
+		if !isFile(name) {
+			room--
+		}
+	}
 	for _, name := range to {
 		if !isFile(name) {
 			servers = append(servers, name)
@@ -158,7 +165,12 @@ func (v values) expand(to []string) (servers []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		servers = append(servers, found...)
+		used := found[:min(len(found), max(room, 0))]
+		if n := len(found) - len(used); n > 0 {
+			v.report(message{warning, fmt.Sprintf("%s has %d usable nameservers: the last %d are not used, since the limit of forward is %d upstreams",
+				name, len(found), n, nodefacts.MaxUpstreams)})
+		}
+		servers, room = append(servers, used...), room-len(used)
 	}
 	return servers, nil
 }

@@ -2,6 +2,7 @@ package nodelocaldns
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -177,6 +178,54 @@ func TestKubeletResolvConf(t *testing.T) {
 				if want := tc.want != "" && change == ""; lines != len(n.logged) || want != (lines == 1) {
 					t.Errorf("after the change %q: messages %v, want %q at the start only", change, n.logged, tc.want)
 				}
+			}
+		})
+	}
+}
+
+// TestSixteenNameservers has more nameservers in the node's file than forward can query: the first are used beside the
+// upstreams of the Corefile, and a warning names the file and the number of the others. Too many upstreams in the
+// Corefile itself remain an error of forward.
+func TestSixteenNameservers(t *testing.T) {
+	explicit := func(n int) string { return strings.Repeat(" 192.0.2.1", n) }
+	for _, tc := range []struct {
+		name, to        string // %s is the file
+		upstreams, last int    // of the stanza; the last one of the file
+		warning         string
+	}{
+		{"file", " %s", 15, 15, "has 16 usable nameservers: the last 1 are not used, since the limit of forward is 15 upstreams"},
+		{"file and two upstreams", " %s" + explicit(2), 15, 13, "the last 3 are not used"},
+		{"no room", explicit(15) + " %s", 15, 0, "the last 16 are not used"},
+		{"too many in the Corefile", explicit(16) + " %s", 16, 0, "the last 16 are not used"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := node(t, nil)
+			var servers string
+			for i := range 16 {
+				servers += fmt.Sprintf("nameserver 10.1.0.%d\n", i+1)
+			}
+			file(t, n.resolvConf, servers)
+			conf := filepath.Join(t.TempDir(), "Corefile")
+			file(t, conf, ".:53 {\n    forward ."+strings.Replace(tc.to, "%s", n.resolvConf, 1)+"\n}\n")
+			got, err := n.Source(conf, reader)
+			if err != nil {
+				t.Fatal(err)
+			}
+			upstreams := got.Facts.Forward[2].Servers
+			last := 0
+			for _, u := range upstreams {
+				if number, ok := strings.CutPrefix(u, "10.1.0."); ok {
+					if number != fmt.Sprint(last+1) {
+						t.Errorf("upstreams %v: not in the order of the file", upstreams)
+					}
+					last++
+				}
+			}
+			if len(upstreams) != tc.upstreams || last != tc.last {
+				t.Errorf("%d upstreams, %d of them of the file; want %d and %d", len(upstreams), last, tc.upstreams, tc.last)
+			}
+			if len(n.logged) != 1 || n.logged[0].severity != warning || !strings.Contains(n.logged[0].text, tc.warning) || !strings.HasPrefix(n.logged[0].text, n.resolvConf) {
+				t.Errorf("messages %v, want a warning with %q", n.logged, tc.warning)
 			}
 		})
 	}

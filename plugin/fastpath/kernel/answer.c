@@ -909,7 +909,7 @@ STEP send(struct __sk_buff *skb) {
 		ip->tos = 0;
 		ip->tot_len = bpf_htons(len + sizeof(*udp) + sizeof(*ip));
 		ip->id = 0;
-		ip->frag_off = bpf_htons(0x4000); // do not fragment, as a reply of a socket
+		ip->frag_off = bpf_htons(0x4000); // an atomic datagram (RFC 6864): it fits the smallest MTU of interfaces with the program
 		ip->ttl = 64;
 		ip->check = 0;
 		ip->saddr = p->destination[3];

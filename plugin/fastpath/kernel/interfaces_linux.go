@@ -41,6 +41,8 @@ type Options struct {
 	Force bool
 	// Log logs a line; nil for none.
 	Log func(format string, args ...any)
+	// Attached is called when interfaces have the program after there was none; nil for none.
+	Attached func(State)
 
 	clsact               bool // although the kernel has tcx
 	tick, resync, settle time.Duration
@@ -68,6 +70,9 @@ type Interfaces struct {
 	ended  chan struct{}
 	once   sync.Once
 	err    error // of Close
+
+	exit     atomic.Bool    // the process ends
+	retained map[int]*entry // until then
 
 	mu       sync.Mutex
 	state    State
@@ -113,6 +118,9 @@ func (o *Options) setDefaults() {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
+	if o.Attached == nil {
+		o.Attached = func(State) {}
+	}
 	if o.now == nil {
 		o.now = time.Now
 	}
@@ -147,6 +155,13 @@ func (i *Interfaces) Close() error {
 	i.once.Do(func() { close(i.stop) })
 	<-i.ended
 	return i.err
+}
+
+// Exit is Close at the end of the process. It leaves links to the kernel, which detaches them when the process has ended: each
+// takes a grace period of RCU, 14 s for 1,000 interfaces. Until then the program is announced to other instances.
+func (i *Interfaces) Exit() error {
+	i.exit.Store(true)
+	return i.Close()
 }
 
 // follower is the goroutine of Interfaces.
@@ -214,6 +229,10 @@ func (f *follower) unsubscribe() (err error) {
 // end detaches the program from all interfaces.
 func (f *follower) end() error {
 	err := f.unsubscribe()
+	if f.exit.Load() && !f.hook.clsact { // filters outlive the process
+		f.retained = f.entries // closes no link before the process ends, as their finalizers would
+		return err
+	}
 	for _, e := range f.entries {
 		err = errors.Join(err, f.detach(e))
 	}
@@ -232,9 +251,11 @@ func (f *follower) publish() {
 		}
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.state = s
-	f.attached.Store(s.Attached > 0)
+	f.mu.Unlock()
+	if attached := s.Attached > 0; f.attached.Swap(attached) != attached && attached {
+		f.options.Attached(s)
+	}
 }
 
 // apply processes a change of an interface.

@@ -88,7 +88,16 @@ func TestInterfaces(t *testing.T) {
 				h.eventually("the program without the default route", func() bool { return h.has("pod0") && i.State().Attached == 2 })
 			}
 
-			h.must(i.Close())
+			h.must(i.Exit())
+			for name, e := range i.retained { // only links outlive it, until the process ends
+				if mode.clsact || !h.has(e.link.Attrs().Name) {
+					t.Errorf("interface %d is retained with programs %q", name, h.names(e.link.Attrs().Name))
+				}
+				h.must(e.attached.link.Close())
+			}
+			if !mode.clsact && len(i.retained) != 2 {
+				t.Errorf("%d attachments are retained, want 2", len(i.retained))
+			}
 			h.must(i.Close())
 			for _, name := range []string{"lo", "pod0"} {
 				if got := h.names(name); len(got) != 0 {

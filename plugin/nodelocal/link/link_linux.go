@@ -50,13 +50,17 @@ func (i *Interface) Ensure(addrs []netip.Addr, exact bool) (r Repair, err error)
 		return r, err
 	}
 	defer h.Close()
-	if err := refuseHeld(h, addrs, i.name, "lo"); err != nil {
+	held, err := holders(h)
+	if err == nil {
+		err = refuseHeld(held, addrs, i.name, "lo")
+	}
+	if err != nil {
 		return r, err
 	}
 	dev, err := i.device(h, &r)
 	if err == nil && i.kind != Loopback {
 		// Only now is it known that an address on lo is not from an earlier run without dummy and bridge.
-		if err = refuseHeld(h, addrs, i.name); err != nil && r.Created {
+		if err = refuseHeld(held, addrs, i.name); err != nil && r.Created {
 			err = errors.Join(err, h.LinkDel(dev))
 		}
 	}
@@ -186,10 +190,16 @@ func (i *Interface) ensureAddresses(h *netlink.Handle, dev netlink.Link, wanted 
 		if slices.Contains(has, a) {
 			continue
 		}
-		if err := h.AddrAdd(dev, i.netlinkAddress(a)); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("add address %s: %w", a, err)
+		if e := h.AddrAdd(dev, i.netlinkAddress(a)); e != nil && !errors.Is(e, unix.EEXIST) {
+			if err == nil {
+				err = fmt.Errorf("add address %s: %w", a, e)
+			}
+			continue // with IPv6 disabled, those of IPv4 can be added
 		}
 		r.Added = append(r.Added, a)
+	}
+	if err != nil {
+		return err
 	}
 	return awaitLocal(h, dev, r.Added)
 }
@@ -274,11 +284,7 @@ func address(a netlink.Addr) netip.Addr {
 }
 
 // refuseHeld returns a *HeldError if an interface other than the permitted ones has one of the addresses.
-func refuseHeld(h *netlink.Handle, addrs []netip.Addr, permitted ...string) error {
-	held, err := holders(h)
-	if err != nil {
-		return err
-	}
+func refuseHeld(held map[netip.Addr]string, addrs []netip.Addr, permitted ...string) error {
 	for _, a := range addrs {
 		if name := held[a]; name != "" && !slices.Contains(permitted, name) {
 			return &HeldError{a, name}

@@ -271,7 +271,7 @@ func TestKernelWatch(t *testing.T) {
 	i := New("nodelocaldns")
 	ensure(t, i, both, true)
 	done, changed := make(chan struct{}), make(chan struct{}, 100)
-	if err := i.Watch(done, func() { changed <- struct{}{} }, func(error) {}); err != nil {
+	if err := i.Watch(both, done, func() { changed <- struct{}{} }, func(error) {}); err != nil {
 		t.Fatal(err)
 	}
 	defer close(done)
@@ -300,5 +300,44 @@ func TestKernelWatch(t *testing.T) {
 		case <-time.After(5 * time.Second):
 			t.Errorf("%s: not reported", name)
 		}
+	}
+
+	// The addresses of an interface of a pod are removed with it. Notifications have the order of the changes, so that
+	// one of the first would arrive before that of the last.
+	ensure(t, i, both, true)
+	other := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "pod0"}, PeerName: "pod1"}
+	if err := errors.Join(netlink.LinkAdd(other), netlink.LinkSetUp(other)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	for len(changed) > 0 {
+		<-changed
+	}
+	for _, address := range []string{"10.244.0.1/32", "fd00::244/128"} {
+		a, err := netlink.ParseAddr(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(netlink.AddrAdd(other, a), netlink.AddrDel(other, a)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := netlink.LinkDel(other); err != nil {
+		t.Fatal(err)
+	}
+	if dev, err = netlink.LinkByName("nodelocaldns"); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.AddrDel(dev, i.netlinkAddress(both[0])); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-changed:
+	case <-time.After(5 * time.Second):
+		t.Fatal("address removed: not reported")
+	}
+	time.Sleep(100 * time.Millisecond)
+	if n := len(changed); n > 0 {
+		t.Errorf("%d verifications more than one: the removal of a pod's interface must cause none", n)
 	}
 }

@@ -45,7 +45,11 @@ func (p Pair) Ensure(out, in []netip.Addr, exact bool) (repaired bool, err error
 		return false, err
 	}
 	defer h.Close()
-	if err := refuseHeld(h, slices.Concat(out, in)); err != nil {
+	held, err := holders(h)
+	if err == nil {
+		err = refuseHeld(held, slices.Concat(out, in))
+	}
+	if err != nil {
 		return false, err
 	}
 	if repaired, err = p.create(h); err != nil {
