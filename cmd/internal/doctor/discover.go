@@ -26,6 +26,7 @@ type setup struct {
 	resolvConf string
 	root       string // folder below which resolvConf is
 	clusterDNS []netip.AddrPort
+	fallback   []netip.Addr // the addresses to which the rules send queries without a lease
 	upstreams  []netip.AddrPort
 	health     []netip.AddrPort // endpoints, of which one should answer
 	zone       string           // of the server block that has the addresses; empty: not known

@@ -217,6 +217,10 @@ func (n *node) querySelf(ctx context.Context, a netip.Addr) Line {
 		n.queryArriving(ctx, &line, a, zones[i])
 		return line
 	}
+	if n.translated(a) { // checkLeases says what to do
+		line.Value, line.Verdict = "not asked: sockets for this address are connected with cluster DNS", Skip
+		return line
+	}
 	if slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, nodelocal.ErrOtherServer) }) {
 		line.Value, line.Verdict = "another DNS server answers", Warn
 		line.Advice = "node-local-dns, or a nodecache without the plugin nodelocal: there is no lease; see the process on the port above"
