@@ -88,7 +88,6 @@ func (n *node) verifyFallback(ctx context.Context) {
 	defer cancel()
 	proxy, err := rules.ReadKubeProxy(ctx, true)
 	lacking = slices.DeleteFunc(lacking, func(a netip.Addr) bool { return slices.Contains(proxy.Services, a) })
-	lacking = slices.DeleteFunc(lacking, n.socketsTranslated) // answered by the Service's replicas
 	if err != nil && len(lacking) > 0 {
 		return // unknown: nodecache doctor reports rules that it can't read
 	}
@@ -97,9 +96,13 @@ func (n *node) verifyFallback(ctx context.Context) {
 		return
 	}
 	if len(lacking) == 0 {
-		log.Info("Every address is answered without a lease as well: those without a fallback are Services")
+		log.Info("Every address is answered without a lease as well: kube-proxy has rules for those without a fallback")
 	}
 	for _, a := range lacking {
+		if n.socketsTranslated(a) {
+			log.Warningf("Address %s gets no queries: %v", a, errTranslated)
+			continue
+		}
 		log.Warningf("Address %s has no fallback: while nodecache does not answer there, pods get no answer; %s", a, rules.FallbackAdvice(a))
 	}
 }

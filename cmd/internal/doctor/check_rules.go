@@ -17,7 +17,7 @@ import (
 func (n *node) checkRules(context.Context) []Line {
 	s := n.setup()
 	matched, err := n.matched()
-	if err != nil {
+	if err != nil && !s.noRules {
 		return skipped("rules", err)
 	}
 	if matched == nil {
