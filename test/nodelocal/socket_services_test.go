@@ -71,7 +71,8 @@ func number(a netip.Addr) int64 {
 }
 
 // TestServicesTranslatedAtSockets runs nodecache where no kube-proxy translates packets: only sockets of the node are
-// translated, so that a pod's query that the rules send to a Service's address is lost.
+// translated, so that a pod's query that the rules send to a Service's address is lost. There it may also be a pod to
+// which the network plugin directs queries.
 func TestServicesTranslatedAtSockets(t *testing.T) {
 	n := newNode(t)
 	procs := translateSockets(t, upstream4, n.Upstream.IPv4)
@@ -133,6 +134,28 @@ func TestServicesTranslatedAtSockets(t *testing.T) {
 		}
 		p.Stop(t)
 	})
+	t.Run("doctor queries a nodecache that sets up nothing, and fails only if it hangs", n.testRedirected)
+}
+
+// testRedirected runs nodecache as a pod to which a local redirect policy directs queries, and doctor beside it.
+func (n *node) testRedirected(t *testing.T) {
+	pod := n.Pod[1]
+	pod.Etc(t, "resolv.conf", fmt.Sprintf("nameserver %v\n", n.Upstream.IPv4))
+	p := pod.Start(t, program(t), "-conf", corefile(t, "errors", "cache", fmt.Sprintf("forward . %v", n.Upstream.IPv4)))
+	doctor := func() (string, error) {
+		return pod.Try(program(t), "doctor", "-timeout", "500ms", "-clusterdns", n.Upstream.IPv4.String())
+	}
+	n.waitAnswer(t, startTimeout, pod.IPv4, "upstream")
+	out, err := doctor()
+	if err != nil || !doctorSays(out, "ok", "query 127.0.0.1 udp", "in ") || !doctorSays(out, "ok", "rules", "none, as configured") {
+		t.Errorf("%v; doctor:\n%s", err, out)
+	}
+	p.Freeze(t)
+	if out, err = doctor(); err == nil || !doctorSays(out, "fail", "query 127.0.0.1 udp", "no answer") {
+		t.Errorf("%v; doctor of a nodecache that hangs:\n%s", err, out)
+	}
+	p.Thaw(t)
+	p.Stop(t)
 }
 
 // doctorSays returns whether a line of doctor's output has the verdict, the check and a text.
