@@ -32,7 +32,7 @@ type setup struct {
 	zone       string           // of the server block that has the addresses; empty: not known
 	noIface    bool             // nodecache makes no interface
 	noRules    bool             // nodecache makes no rules
-	unmanaged  bool // nodecache runs without the plugin nodelocal: it sets up nothing, and sends no queries to itself
+	unmanaged  bool             // nodecache runs without the plugin nodelocal: it sets up nothing, and sends no queries to itself
 	running    []proc.Command
 	problem    error // why the Corefile could not be read
 	corefile   bool  // it was read

@@ -222,7 +222,7 @@ func (n *node) querySelf(ctx context.Context, a netip.Addr) Line {
 		n.queryArriving(ctx, &line, a, zones[i])
 		return line
 	}
-	if n.translated(a) { // checkLeases says what to do
+	if n.translated(a) { // checkLeases has the advice
 		line.Value, line.Verdict = "not asked: sockets for this address are connected with cluster DNS", Skip
 		return line
 	}
