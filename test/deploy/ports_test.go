@@ -128,6 +128,7 @@ func TestSecondServer(t *testing.T) {
 			reload(first, free, "Reloading complete")
 			reload(first, first.Port, "Reloading complete")
 			reload(first, other.Port, "Not reloaded, the previous configuration stays in use: ")
+			reload(first, other.Port, "Not reloaded, the previous configuration stays in use: ")
 			if _, err := answer(first.Addr, "www.example.com A"); err != nil || !strings.Contains(first.Output(), "address already in use by another process") {
 				t.Errorf("after a refused reload: %v, %q", err, first.Output())
 			}

@@ -1,6 +1,7 @@
 package block
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -31,7 +32,10 @@ func (conf *Configuration) checkPortsFirst() {
 // checkPorts returns an error if another process listens on an address of the configuration's servers. Those of the present
 // configuration are in use by this process.
 func (conf *Configuration) checkPorts() error {
-	own := configurations.addressesBeside(conf)
+	var own []string
+	if present := configurations.present(conf); present != nil {
+		own = slices.Collect(maps.Keys(present.servers()))
+	}
 	for address := range conf.servers() {
 		name, endpoint, _ := strings.Cut(address, "://")
 		for _, network := range networks[name] {
@@ -46,19 +50,14 @@ func (conf *Configuration) checkPorts() error {
 	return nil
 }
 
-// addressesBeside returns the addresses of the servers of other configurations.
-func (l *configurationList) addressesBeside(conf *Configuration) (all []string) {
+// present returns the configuration that serves while another one starts, nil without one. Refused ones follow it.
+func (l *configurationList) present(next *Configuration) *Configuration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, other := range l.all {
-		if other == conf {
-			continue
-		}
-		for address := range other.servers() {
-			all = append(all, address)
-		}
+	if len(l.all) == 0 || l.all[0] == next {
+		return nil
 	}
-	return all
+	return l.all[0]
 }
 
 // overlap reports whether a server with an address, with its transport, listens on an endpoint of a network.
