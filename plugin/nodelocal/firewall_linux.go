@@ -99,6 +99,10 @@ func (n *node) verifyFallback(ctx context.Context) {
 		log.Info("Every address is answered without a lease as well: kube-proxy has rules for those without a fallback")
 	}
 	for _, a := range lacking {
+		if n.socketsTranslated(a) {
+			log.Warningf("Address %s gets no queries: %v", a, errTranslated)
+			continue
+		}
 		log.Warningf("Address %s has no fallback: while nodecache does not answer there, pods get no answer; %s", a, rules.FallbackAdvice(a))
 	}
 }

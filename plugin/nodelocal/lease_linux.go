@@ -57,6 +57,9 @@ func (n *node) holdLease(ctx context.Context, addr netip.Addr, q *selfQuerier) {
 			leases.Process.Renew(shared, sent.Add(rules.Lease)) // without nftables no lease diverts queries: only the answers of the program in the kernel expire
 		}
 		if silent.update(err, l.held, time.Now()) {
+			if n.socketsTranslated(addr) {
+				err = errTranslated
+			}
 			log.Warningf("Address %s not in service for %s: %v", label, silenceWait, err)
 		}
 		select {

@@ -59,6 +59,8 @@ type node struct {
 
 	notReached map[netip.Addr]chan notReached // the ends of leases without arrivals; set before the goroutines start
 
+	replicas atomic.Pointer[[]netip.Addr] // of cluster DNS, for the rules; nil if there were never any
+
 	filters         map[string]bool // the findings about packet filters that were logged last
 	withoutFallback string          // the addresses without a fallback that were logged last
 
@@ -121,6 +123,7 @@ func (n *node) start() (err error) {
 	n.running.Go(func() { n.repairLoop(ctx) })
 	n.running.Go(func() { n.watchFilters(ctx) })
 	n.running.Go(func() { n.watchTraffic(ctx) })
+	n.running.Go(func() { n.watchReplicas(ctx) })
 	return nil
 }
 

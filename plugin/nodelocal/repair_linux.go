@@ -215,7 +215,11 @@ func (n *node) verifyRules() (again time.Duration, err error) {
 	if n.rules == nil || n.rulesAwaitServer() {
 		return 0, nil
 	}
-	ok, err := n.rules.Intact()
+	err = n.applyReplicas()
+	ok := true
+	if err == nil {
+		ok, err = n.rules.Intact()
+	}
 	if err == nil && !ok {
 		again, err = n.repairRules()
 	}

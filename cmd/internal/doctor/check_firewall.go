@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
@@ -18,6 +20,9 @@ func (n *node) checkFirewall(ctx context.Context) []Line {
 	s := n.setup()
 	if len(s.addresses) == 0 {
 		return one(name, "the addresses are not known", Skip, "name them with -localip")
+	}
+	if s.noIface && s.noRules && !slices.ContainsFunc(s.addresses, func(a netip.Addr) bool { return !a.IsLoopback() }) {
+		return one(name, "not read: pods do not query these addresses", OK, "")
 	}
 	findings, err := n.firewall(ctx, firewall.Packets(s.addresses, n.options.port, s.noRules))
 	var lines []Line

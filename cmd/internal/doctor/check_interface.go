@@ -29,6 +29,8 @@ func (n *node) checkInstances(context.Context) []Line {
 	case count == 0 && s.running[0].Name == "node-cache":
 		line.Value, line.Verdict = "node-local-dns: "+processes(s.running), Warn
 		line.Advice = "stop node-local-dns, run nodecache cleanup, and start nodecache"
+	case count == 0 && s.noIface && s.noRules:
+		line.Value = processes(s.running) + ", which sets up neither interface nor rules"
 	case count == 0:
 		line.Value, line.Verdict = processes(s.running)+", without the plugin nodelocal", Warn
 		line.Advice = "no process manages the interface and the rules: add nodelocal to the Corefile, or -localip"
@@ -154,7 +156,7 @@ func (n *node) checkAddress(s setup, links []link.Link, a netip.Addr) Line {
 	case own.Tentative:
 		line.Value += ", tentative"
 		line.Verdict, line.Advice = Fail, "duplicate address detection has not finished or failed: restart nodecache, which adds it without"
-	case !own.Prefix.IsSingleIP():
+	case !own.Prefix.IsSingleIP() && !s.noIface:
 		line.Value += fmt.Sprintf(", with a prefix of %d", own.Prefix.Bits())
 		line.Verdict, line.Advice = Warn, "the whole prefix is routed to this node: set the address alone (/32, /128)"
 	}

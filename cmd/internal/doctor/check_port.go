@@ -71,6 +71,8 @@ func group(sockets []proc.Socket) (all []listener) {
 func (l listener) judge(s setup) (Verdict, string) {
 	own, nodeLocal := l.own(s), slices.Contains(s.addresses, l.local)
 	switch {
+	case own && l.local.IsUnspecified() && s.noIface && s.noRules: // the pod's own addresses
+		return OK, ""
 	case own && l.local.IsUnspecified():
 		return Warn, "nodecache serves every address of the node: bind it to its own addresses in the Corefile"
 	case own && nodeLocal && len(l.networks) < 2:

@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -17,7 +18,12 @@ func (n *node) checkProxy(context.Context) []Line {
 	if servers, err := n.proc.IPVSBackendStatus(); err == nil && len(servers) > 0 && !slices.Contains(modes, "ipvs") {
 		modes = append(slices.DeleteFunc(slices.Clone(modes), func(mode string) bool { return mode == "iptables" }), "ipvs")
 	}
+	s := n.setup()
 	switch {
+	case len(modes) == 0 && s.noIface && s.noRules:
+		return one(name, "not needed: nodecache sets up neither interface nor rules", OK, "")
+	case len(modes) == 0 && slices.ContainsFunc(s.clusterDNS, func(a netip.AddrPort) bool { return n.translated(a.Addr()) }):
+		return one(name, "none; sockets for Services are connected with replicas, as by Cilium", OK, "")
 	case len(modes) == 0 && n.hasLink("cilium_host"):
 		return one(name, "none; Cilium is here (eBPF)", Warn,
 			"Cilium may translate a Service's address before any rule sees it: use the link-local address, or Cilium's local redirect policy")

@@ -17,7 +17,7 @@ import (
 func (n *node) checkRules(context.Context) []Line {
 	s := n.setup()
 	matched, err := n.matched()
-	if err != nil {
+	if err != nil && !s.noRules {
 		return skipped("rules", err)
 	}
 	if matched == nil {
@@ -88,6 +88,10 @@ func (n *node) checkLeases(s setup) (lines []Line) {
 		} else {
 			line.Value, line.Verdict = "out", Fail
 			line.Advice = "nodecache does not answer itself here: read its log; until then packets are routed as without nodecache"
+			if n.translated(a) {
+				line.Advice = "the network plugin's load balancing of Services at sockets, as of Cilium without kube-proxy, sends queries to cluster DNS before they reach nodecache: " +
+					"use deploy/overlays/cilium, or the address 169.254.20.10"
+			}
 		}
 		lines = append(lines, line)
 	}
@@ -102,17 +106,33 @@ func (n *node) checkFallback(s setup, withFallback []netip.Addr) (lines []Line) 
 		name := "fallback " + a.String()
 		switch {
 		case slices.Contains(withFallback, a):
-			lines = append(lines, Line{name, "cluster DNS, while the lease is out", OK, ""})
+			lines = append(lines, n.checkTarget(name, s, a, proxy, unread))
 		case slices.Contains(proxy.Services, a):
 			lines = append(lines, Line{name, "kube-proxy, while the lease is out", OK, ""})
 		case unread != nil:
 			lines = append(lines, skipped(name, unread)...)
+		case n.translated(a):
+			lines = append(lines, Line{name, "cluster DNS, by load balancing at sockets", OK, ""})
 		default:
 			lines = append(lines, Line{name, "none", Warn,
 				"kube-proxy does not know this address: while nodecache is down pods get no answer there; " + rules.FallbackAdvice(a)})
 		}
 	}
 	return lines
+}
+
+// checkTarget reports whether the address to which the rules send queries without a lease leads to cluster DNS. One that only
+// sockets are translated for, and not packets of pods, does not.
+func (n *node) checkTarget(name string, s setup, a netip.Addr, proxy rules.KubeProxy, unread error) Line {
+	line := Line{name, "cluster DNS, while the lease is out", OK, ""}
+	i := slices.IndexFunc(s.fallback, func(to netip.Addr) bool { return to.Is4() == a.Is4() })
+	if unread != nil || i < 0 || slices.Contains(proxy.Services, s.fallback[i]) || !n.translated(s.fallback[i]) {
+		return line
+	}
+	line.Value, line.Verdict = "queries to "+s.fallback[i].String()+" are lost", Fail
+	line.Advice = "it is a Service's address that only sockets are translated for, as by Cilium without kube-proxy, and nodecache has not found a replica of it: " +
+		"read its log; until then pods get no answer while nodecache is down"
+	return line
 }
 
 // checkLeftovers reports rules that node-local-dns left behind.

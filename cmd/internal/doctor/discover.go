@@ -26,14 +26,18 @@ type setup struct {
 	resolvConf string
 	root       string // folder below which resolvConf is
 	clusterDNS []netip.AddrPort
+	fallback   []netip.Addr // the addresses to which the rules send queries without a lease
 	upstreams  []netip.AddrPort
 	health     []netip.AddrPort // endpoints, of which one should answer
 	zone       string           // of the server block that has the addresses; empty: not known
 	noIface    bool             // nodecache makes no interface
 	noRules    bool             // nodecache makes no rules
+	unmanaged  bool             // nodecache runs without the plugin nodelocal: it sets up nothing, and sends no queries to itself
 	running    []proc.Command
 	problem    error // why the Corefile could not be read
 	corefile   bool  // it was read
+	nodelocal  bool  // it has the directive nodelocal
+	localIP    bool  // the running nodecache has -localip
 
 	coherent       []netip.AddrPort // servers of forward with the option coherent
 	metrics        netip.AddrPort   // endpoint of nodecache's metrics
@@ -72,6 +76,12 @@ func discover(o options, fs proc.FS, environment []string) setup {
 	}
 	if conf != "" {
 		s.problem = s.readCorefile(conf, o)
+	}
+	if s.unmanaged = s.corefile && !s.nodelocal && len(s.running) > 0 && !s.localIP && len(o.addresses) == 0; s.unmanaged {
+		s.noIface, s.noRules = true, true
+		if len(s.addresses) == 0 { // it listens on all
+			s.addresses = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+		}
 	}
 	if !s.metrics.IsValid() { // nodecache may have refused the present Corefile
 		s.metrics = s.flagMetrics
@@ -121,6 +131,7 @@ func (s *setup) readFlags(args map[string]string) {
 	if len(s.addresses) == 0 {
 		s.addresses, _ = parseAddresses(args["localip"]) // nodecache has checked them
 	}
+	s.localIP = args["localip"] != ""
 	if s.iface == "" {
 		s.iface = args["interfacename"]
 	}
@@ -263,6 +274,7 @@ func directives(block caddyfile.ServerBlock, name string) (all []directive) {
 // readNodelocal reads the addresses and the options of the directive nodelocal.
 func (s *setup) readNodelocal(block caddyfile.ServerBlock, o options) {
 	for _, d := range directives(block, "nodelocal") {
+		s.nodelocal = true
 		s.zone = zoneOf(block.Keys[0])
 		if named := addressesIn(d.args); len(o.addresses) == 0 && len(named) > 0 {
 			s.addresses = named

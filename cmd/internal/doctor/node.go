@@ -52,6 +52,9 @@ type node struct {
 	// routed returns the indices of the interfaces through which IPv4 routes lead.
 	routed func() (map[int]bool, error)
 
+	// targets returns the servers with which sockets for an address are connected.
+	targets func(netip.AddrPort) ([]netip.AddrPort, error)
+
 	// obstacles returns why the kernel may not answer at interfaces of pods.
 	obstacles func() ([]kernel.Obstacle, error)
 }
@@ -66,7 +69,7 @@ func newNode(o options, fs proc.FS, environment []string) *node {
 		defer cancel()
 		return fallbackIn(ctx, iface)
 	}
-	n.routed = routedInterfaces
+	n.routed, n.targets = routedInterfaces, rules.SocketTargets
 	n.leases = func(iface string) (map[netip.Addr]time.Duration, error) {
 		return rules.Steady(func() (map[netip.Addr]time.Duration, error) { return rules.Leased(iface) })
 	}
@@ -92,8 +95,9 @@ func newNode(o options, fs proc.FS, environment []string) *node {
 	})
 	n.setup = sync.OnceValue(func() setup {
 		s := discover(o, fs, environment)
+		s.fallback = n.fallback(s.iface)
 		if len(s.clusterDNS) == 0 { // nodecache and its environment are gone, its rules are not
-			for _, a := range n.fallback(s.iface) {
+			for _, a := range s.fallback {
 				s.clusterDNS = append(s.clusterDNS, netip.AddrPortFrom(a, dnsPort))
 			}
 		}
@@ -141,6 +145,12 @@ func once[T any](n *node, read func(context.Context) (T, error)) func() (T, erro
 		defer cancel()
 		return read(ctx)
 	})
+}
+
+// translated returns whether sockets for an address are connected with another server: a replica of the Service.
+func (n *node) translated(a netip.Addr) bool {
+	targets, err := n.targets(netip.AddrPortFrom(a, n.options.port))
+	return err == nil && targets[0].Addr() != a
 }
 
 // link returns the network interface with a name.

@@ -160,6 +160,8 @@ func (n *node) probeLocal(ctx context.Context) []Line {
 			line.Check = "query " + server.Addr().String() + " " + networks[i]
 			n.judgeService(line, r)
 			switch {
+			case r.err != nil && s.noIface && s.noRules:
+				line.Advice = "pods that are redirected to this nodecache get no answer: read its log, and see its port above"
 			case r.err != nil:
 				line.Advice = "pods get no answer: see the lines on this address, its lease and its port above"
 			case line.Verdict == Fail:
@@ -190,6 +192,9 @@ func (n *node) answerSource(s setup) func(netip.Addr) string {
 
 // probeSelf sends nodecache the queries with which it renews its lease: they pass the rules without one.
 func (n *node) probeSelf(ctx context.Context) []Line {
+	if n.setup().unmanaged {
+		return one("nodecache itself", "sends no queries to itself, as configured", OK, "")
+	}
 	return parallel(n.setup().addresses, func(a netip.Addr) []Line { return []Line{n.querySelf(ctx, a)} })
 }
 
@@ -215,6 +220,10 @@ func (n *node) querySelf(ctx context.Context, a netip.Addr) Line {
 	if i := slices.Index(errs, nil); i >= 0 {
 		line.Value, line.Verdict = "answers in "+milliseconds(took[i]), OK
 		n.queryArriving(ctx, &line, a, zones[i])
+		return line
+	}
+	if n.translated(a) { // checkLeases has the advice
+		line.Value, line.Verdict = "not asked: sockets for this address are connected with cluster DNS", Skip
 		return line
 	}
 	if slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, nodelocal.ErrOtherServer) }) {

@@ -77,6 +77,15 @@ type NFTables struct {
 // NewNFTables returns the table of a configuration. It changes nothing in the kernel.
 func NewNFTables(c Config) *NFTables { return &NFTables{config: c} }
 
+// SetReplicas sets the replicas for the next Apply, and returns whether they have changed. Then the table is not intact.
+func (t *NFTables) SetReplicas(all []netip.Addr) (changed bool) {
+	if slices.Equal(t.config.Replicas, all) {
+		return false
+	}
+	t.config.Replicas, t.handles = all, nil
+	return true
+}
+
 // inetTable returns a table of family inet.
 func inetTable(name string) *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamilyINet, Name: name}

@@ -42,6 +42,9 @@ type Config struct {
 	// Fallback are the addresses that packets are rewritten to without a lease, max. one per family:
 	// the address of cluster DNS as a Service, or of one server.
 	Fallback []netip.Addr
+	// Replicas replace addresses of Fallback that are translated only for sockets, max. one per family: one replica of
+	// cluster DNS each. The source of packets to it is replaced, so that its replies return through this host.
+	Replicas []netip.Addr
 	Services []netip.Addr // those of the addresses that kube-proxy knows: they need no fallback
 	Question Question     // the path of self-queries; the zero value is lo
 
@@ -103,7 +106,15 @@ func (c Config) fallback(a netip.Addr) (to netip.Addr, ok bool) {
 	if i < 0 {
 		return netip.Addr{}, false
 	}
-	return c.Fallback[i], true
+	return c.target(c.Fallback[i]), true
+}
+
+// target returns the replica that replaces an address of Fallback, else the address.
+func (c Config) target(to netip.Addr) netip.Addr {
+	if i := slices.IndexFunc(c.Replicas, func(r netip.Addr) bool { return r.Is4() == to.Is4() }); i >= 0 {
+		return c.Replicas[i]
+	}
+	return to
 }
 
 // isLinkLocal6 returns whether packets to an address are never forwarded.

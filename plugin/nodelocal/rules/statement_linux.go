@@ -65,6 +65,9 @@ func (e *expressions) load(f field, a netip.Addr) {
 	e.append(p)
 }
 
+// statusDNAT is IPS_DST_NAT of the kernel: NAT has changed the destination of the connection.
+const statusDNAT = 1 << 5
+
 func compare(op expr.CmpOp, data []byte) expr.Any {
 	return &expr.Cmp{Op: op, Register: register, Data: data}
 }
@@ -84,6 +87,13 @@ var (
 		&expr.Bitwise{
 			SourceRegister: register, DestRegister: register, Len: 4,
 			Mask: binaryutil.NativeEndian.PutUint32(expr.CtStateBitUNTRACKED), Xor: make([]byte, 4),
+		},
+		compare(expr.CmpOpNeq, make([]byte, 4)))
+	translated = fixed("ct status dnat",
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: register},
+		&expr.Bitwise{
+			SourceRegister: register, DestRegister: register, Len: 4,
+			Mask: binaryutil.NativeEndian.PutUint32(statusDNAT), Xor: make([]byte, 4),
 		},
 		compare(expr.CmpOpNeq, make([]byte, 4)))
 	notLoopback = fixed(`oifname != "lo"`,

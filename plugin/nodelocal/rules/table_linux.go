@@ -283,6 +283,7 @@ func (c Config) rewrites() (all []rule) {
 // are translated back only with an entry of NAT, here to the address that the packet already has.
 func (c Config) fallbackNAT() (all []rule) {
 	for _, to := range c.Fallback {
+		to = c.target(to)
 		for _, p := range protocols {
 			all = append(all, rule{destination(to), p.destination(c.Port), dnat(to)})
 		}
@@ -291,11 +292,17 @@ func (c Config) fallbackNAT() (all []rule) {
 }
 
 // masquerade replaces the source of packets of the node itself that leave it: the kernel had chosen the node-local
-// address, to which other hosts can't reply.
+// address, to which other hosts can't reply. It also replaces that of packets to a replica: network plugins that
+// translate sockets deliver the replies of a replica to pods past this host's NAT.
 func (c Config) masquerade() (all []rule) {
 	for _, a := range c.Addresses {
 		if !isLinkLocal6(a) {
 			all = append(all, rule{source(a), notLoopback, masquerade})
+		}
+	}
+	for _, r := range c.Replicas {
+		for _, p := range protocols {
+			all = append(all, rule{destination(r), p.destination(c.Port), translated, masquerade})
 		}
 	}
 	return all
