@@ -114,7 +114,7 @@ func startOnNode(t *testing.T, program, corefile string) {
 	if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := node.Start(t, program, "-conf", path)
+	p := node.StartWith(t, []string{"POD_IP=" + node.IPv4.String()}, program, "-conf", path)
 	server := regexp.MustCompile(`(?m)^    bind (\S+)`).FindStringSubmatch(corefile)[1]
 	for end := time.Now().Add(daemonEnds); ; time.Sleep(50 * time.Millisecond) {
 		// Self-queries need no upstream.

@@ -88,15 +88,14 @@ func newNode(c config) *node {
 	return n
 }
 
-// start creates the interface and the rules, and starts the goroutines that verify them. With an error, such as a
-// missing address, the server can't listen.
+// start creates the interface and the rules, and starts the goroutines that verify them and that send self-queries. With an
+// error, such as a missing address, the server can't listen.
 func (n *node) start() (err error) {
-	if !n.config.setupInterface && !n.config.setupRules {
-		n.showSetup()
-		return nil // the node may not have the addresses
-	}
-	if n.instance, err = announce(n.config.Interface); err != nil {
-		return err
+	setup := n.config.setupInterface || n.config.setupRules
+	if setup {
+		if n.instance, err = announce(n.config.Interface); err != nil {
+			return err
+		}
 	}
 	if n.config.setupInterface {
 		if err := bounded("creating interface "+n.config.Interface, stepWait, n.firstInterface); err != nil {
@@ -119,6 +118,9 @@ func (n *node) start() (err error) {
 			q.target = netip.AddrPortFrom(rules.QuestionTarget(a), n.config.Port)
 		}
 		n.running.Go(func() { n.holdLease(ctx, a, q) })
+	}
+	if !setup {
+		return nil // there is nothing to verify
 	}
 	n.running.Go(func() { n.repairLoop(ctx) })
 	n.running.Go(func() { n.watchFilters(ctx) })

@@ -25,11 +25,11 @@ func (n *node) endLoops() {
 // server has read the queries that have arrived. Interface and rules stay until the answers are sent: see finish.
 func (n *node) leave() {
 	n.endLoops()
-	if n.instance == nil {
-		return
-	}
 	for _, a := range n.config.Addresses {
 		leases.Process.Release(netip.AddrPortFrom(a, n.config.Port))
+	}
+	if n.instance == nil {
+		return
 	}
 	n.instance.leave()
 	others, _, err := n.instance.others()

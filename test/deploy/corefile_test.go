@@ -92,6 +92,7 @@ func onLoopback(t *testing.T, corefile, apiURL, resolver string) string {
 		address := "127.0.0.1:" + strconv.Itoa(daemon.FreePort(t))
 		corefile = regexp.MustCompile(`(?m)^(\s+`+listener+`)( [\d.:]+)?( \{)?$`).ReplaceAllString(corefile, "$1 "+address+"$3")
 	}
+	corefile = regexp.MustCompile(`(?m)^    nodelocal \S+ \{\n        setup none\n    \}\n`).ReplaceAllString(corefile, "") // loopback is no address that pods query
 	corefile = pods.ReplaceAllString(corefile, "$1 {\n        node node-a\n        endpoint "+apiURL+"\n    }\n")
 	return strings.NewReplacer("    loop\n", "", "lameduck 5s", "lameduck 1ms", "/etc/resolv.conf", resolver, snapshotFolder, t.TempDir()).Replace(corefile)
 }

@@ -48,12 +48,17 @@ type node struct {
 // newNode makes a node with cluster DNS and a resolver behind it, and an API server.
 func newNode(t *testing.T, all objects) *node {
 	t.Helper()
+	return newNodeOf(t, all, cluster(t))
+}
+
+// newNodeOf makes a node of the cluster of an API server.
+func newNodeOf(t *testing.T, all objects, api *kubeapi.Server) *node {
+	t.Helper()
 	netns.Require(t, "setpriv")
-	n := &node{bed: netns.New(t)}
+	n := &node{bed: netns.New(t), api: api}
 	serve(t, n.bed.Upstream, clusterDNS, ofCluster)
 	serve(t, n.bed.Upstream, resolver, ofResolver)
 	n.bed.Node.Etc(t, "resolv.conf", "nameserver "+resolver+"\n")
-	n.api = cluster(t)
 	n.bed.Node.Forward(t, strings.TrimPrefix(n.api.URL(), "http://"))
 	set := find[*appsv1.DaemonSet](t, all, "DaemonSet nodecache")
 	n.container = set.Spec.Template.Spec.Containers[0]
@@ -109,6 +114,8 @@ func (n *node) start(t *testing.T) *netns.Process {
 			environment = append(environment, "NODE_NAME=node-a")
 		case "NODE_ZONE":
 			environment = append(environment, "NODE_ZONE=") // as before Kubernetes 1.35
+		case "POD_IP":
+			environment = append(environment, "POD_IP="+n.bed.Node.IPv4.String())
 		}
 	}
 	return n.bed.Node.StartWith(t, environment, "setpriv", args...)

@@ -51,7 +51,7 @@ func stoppable(t *testing.T, address string) dnsServer {
 	return dnsServer{at: at, stop: stop}
 }
 
-// probed is nodecache as in Cilium's overlay, on loopback, with the command of the kubelet's readiness probe.
+// probed is nodecache as in Cilium's overlay, on loopback, with the command of the kubelet's startup probe.
 type probed struct {
 	*daemon.Process
 	command []string
@@ -62,13 +62,13 @@ func startProbed(t *testing.T, all objects, clusterDNS string) probed {
 	t.Helper()
 	corefile := find[*corev1.ConfigMap](t, all, "ConfigMap nodecache").Data["Corefile.base"]
 	corefile = strings.NewReplacer("__PILLAR__CLUSTER__DNS__", clusterDNS, "__PILLAR__UPSTREAM__SERVERS__", "/etc/resolv.conf").Replace(corefile)
-	readiness := find[*appsv1.DaemonSet](t, all, "DaemonSet nodecache").Spec.Template.Spec.Containers[0].ReadinessProbe
-	if readiness.Exec == nil {
-		t.Fatalf("the readiness probe is %v, and without -localip /ready says nothing", readiness.ProbeHandler)
+	startup := find[*appsv1.DaemonSet](t, all, "DaemonSet nodecache").Spec.Template.Spec.Containers[0].StartupProbe
+	if startup == nil || startup.Exec == nil {
+		t.Fatalf("the startup probe is %v, and /ready says nothing about cluster DNS", startup)
 	}
 	p := daemon.Start(t, daemon.Program(t, "nodecache"), onLoopback(t, corefile, cluster(t).URL(), upstream(t, "192.0.2.80")))
-	command := []string{daemon.Program(t, path.Base(readiness.Exec.Command[0]))}
-	for _, word := range readiness.Exec.Command[1:] {
+	command := []string{daemon.Program(t, path.Base(startup.Exec.Command[0]))}
+	for _, word := range startup.Exec.Command[1:] {
 		command = append(command, strings.ReplaceAll(word, "127.0.0.1:53", p.Addr))
 	}
 	return probed{Process: p, command: command}
@@ -99,7 +99,7 @@ func (p probed) awaitExit(t *testing.T, want int) {
 	})
 }
 
-// TestProbeWithoutAddresses runs the readiness probe of a nodecache without self-queries.
+// TestProbeWithoutAddresses runs the startup probe of a nodecache that is a pod.
 func TestProbeWithoutAddresses(t *testing.T) {
 	for name, all := range map[string]objects{
 		"overlay": decoded(t, kustomize(t, deployed+"/overlays/cilium")),

@@ -74,10 +74,21 @@ import custom/*.server
 {{- $address := ternary "__PILLAR__LOCAL__DNS__" "" $bound -}}
 {{ .Values.clusterDomain }}:53 {
     errors
+    {{- if $bound }}
     health {{ $address }}:8080
+    {{- else }}
+    health :8080 {
+        lameduck 5s
+    }
+    {{- end }}
     ready {{ $address }}:8181 {
         monitor continuously
     }
+    {{- if not $bound }}
+    nodelocal {$POD_IP} {
+        setup none
+    }
+    {{- end }}
     {{- if .Values.nodecache.autopath }}
     autopath @nodelocal
     {{- end }}
