@@ -77,7 +77,9 @@ func hold(t *testing.T, network, address string, shares bool) {
 	var config net.ListenConfig
 	listen, listenPacket := config.Listen, config.ListenPacket
 	if shares {
-		listen = func(_ context.Context, network, address string) (net.Listener, error) { return reuseport.Listen(network, address) }
+		listen = func(_ context.Context, network, address string) (net.Listener, error) {
+			return reuseport.Listen(network, address)
+		}
 		listenPacket = func(_ context.Context, network, address string) (net.PacketConn, error) {
 			return reuseport.ListenPacket(network, address)
 		}
