@@ -11,7 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
-// replicaInterval is the time between two lookups of a replica of cluster DNS.
+// replicaInterval is the time between two lookups of a replica of cluster DNS. Where none is needed, it is the option interval.
 const replicaInterval = 3 * time.Second
 
 // errTranslated is the reason why the address of a Service has no lease where sockets are translated.
@@ -30,8 +30,6 @@ func (n *node) watchReplicas(ctx context.Context) {
 	}
 	var used []netip.Addr
 	problem, proxy := "", proxyServices{again: n.config.interval}
-	tick := time.NewTicker(replicaInterval)
-	defer tick.Stop()
 	for {
 		found, err := n.findReplicas(ctx, used, &proxy)
 		if ctx.Err() != nil {
@@ -53,10 +51,14 @@ func (n *node) watchReplicas(ctx context.Context) {
 			}
 			signal(n.allDue)
 		}
+		wait := replicaInterval
+		if err == nil && len(found) == 0 {
+			wait = max(wait, n.config.interval)
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(wait):
 		}
 	}
 }
