@@ -5,6 +5,7 @@ package health
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +14,8 @@ import (
 
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/coredns/coredns/plugin/pkg/reuseport"
+
+	"github.com/nearside-dns/nearside/internal/inuse"
 )
 
 const pluginName = "health"
@@ -37,6 +40,9 @@ type server struct {
 
 // start serves until the end of the configuration.
 func (s *server) start() error {
+	if err := inuse.Check("tcp", s.address); err != nil {
+		return fmt.Errorf("plugin/%s: %w", pluginName, err)
+	}
 	listener, err := reuseport.Listen("tcp", s.address)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 
+	"github.com/nearside-dns/nearside/internal/inuse"
 	"github.com/nearside-dns/nearside/internal/pages"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
 )
@@ -34,6 +35,7 @@ func setup(c *caddy.Controller) error {
 		return plugin.Error(pluginName, err)
 	}
 	cfg.context = c.Context()
+	inuse.Share() // an update starts the next process beside this one
 	handler := &handler{NodeLocal: NodeLocal{suffix: healthSuffix(cfg.zone), addresses: slices.Concat(cfg.Addresses, cfg.questionFrom)}, node: newNode(cfg)}
 	reload.Follow(c, reload.Owner{
 		Start:  func() error { return nodes.start(handler.node) },

@@ -23,6 +23,7 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 
 	"github.com/nearside-dns/nearside/cmd/internal/flagvalue"
+	"github.com/nearside-dns/nearside/internal/inuse"
 	"github.com/nearside-dns/nearside/internal/memory"
 	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
@@ -57,6 +58,7 @@ type Daemon struct {
 	conf             string
 	logFormat        string
 	version, plugins bool
+	reusePort        bool
 	stdin            []byte // standard input, which can be read once
 
 	instance  atomic.Pointer[caddy.Instance] // the running one; nil before the first
@@ -119,6 +121,7 @@ func (d *Daemon) flags() *flag.FlagSet {
 	f.BoolVar(&d.plugins, "plugins", false, "list the plugins and exit")
 	f.BoolVar(&d.version, "version", false, "show the version and exit")
 	f.BoolVar(&dnsserver.Quiet, "quiet", false, "do not print which zones are served")
+	f.BoolVar(&d.reusePort, "reuseport", false, "start also if another process of the same user listens on a port of this one: the kernel divides the queries between them; directive nodelocal implies it")
 	d.logFormat = "text"
 	f.Var(flagvalue.Text{Value: &d.logFormat, Check: checkLogFormat}, "log-format", "log `format`, text or json")
 	if d.Flags != nil {
@@ -173,6 +176,9 @@ func (d *Daemon) run() error {
 	}
 	if err := configureLog(d.logFormat); err != nil {
 		return err
+	}
+	if d.reusePort {
+		inuse.Share()
 	}
 	return d.serve()
 }

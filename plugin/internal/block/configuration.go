@@ -37,9 +37,9 @@ type configurationList struct {
 }
 
 // Read registers the configuration that CoreDNS is reading, also if no plugin of its blocks calls Of, and corrects plugin dns64 in it. It
-// is called after the setup of that plugin.
+// is called after the setup of that plugin. The start of the configuration fails if another process listens on its addresses.
 func Read(context caddy.Context) {
-	configurations.find(context)
+	configurations.find(context).checkPortsFirst()
 	for _, config := range configsOf(context) {
 		for i, p := range config.Plugin {
 			config.Plugin[i] = translation.Correct(p)
