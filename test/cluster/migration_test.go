@@ -23,8 +23,8 @@ var clusterDNSLoads = []load{
 	{"external names, TCP", "name=t#." + anyName + "&network=tcp", 0},
 }
 
-// testMigration adds clusterdns beside CoreDNS, removes CoreDNS, and returns to CoreDNS, while pods query the Service of
-// both.
+// testMigration adds nodecache in front of CoreDNS, and removes it. Then it adds clusterdns beside CoreDNS, removes CoreDNS,
+// and returns to CoreDNS, while pods query the Service of both.
 func (c *cluster) testMigration(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -37,6 +37,9 @@ func (c *cluster) testMigration(t *testing.T) {
 	c.apply(t, "coredns.yaml", coreDNS)
 	c.kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=3m")
 	c.waitAnswers(t)
+	t.Run("nodecache on labelled nodes, and back", func(t *testing.T) { c.testLabelledNodes(t) })
+	t.Run("back from 169.254.20.10", func(t *testing.T) { c.testWayBackFromLocalAddress(t) })
+	c.kubectl(t, "label", "node", c.name, nodecacheLabel+"-")
 	overlay := overlay("beside-coredns")(t, c)
 	scale := func(replicas string) {
 		old := c.podsOf(t, coreDNSPods)

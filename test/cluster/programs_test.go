@@ -196,10 +196,7 @@ func (c *cluster) startNode(t *testing.T) {
 		c.load(t, archive)
 	}
 	c.keys.client(t, "kubelet-"+c.name, c.url, "system:node:"+c.name, "system:nodes")
-	c.start(t, "kubelet",
-		"--config="+filepath.Join(c.folder, "kubelet.yaml"), "--kubeconfig="+c.keys.path("kubelet-"+c.name+".kubeconfig"),
-		"--hostname-override="+c.name, "--node-ip="+c.nodeAddress(false)+","+c.nodeAddress(true),
-	)
+	c.startKubelet(t)
 	c.start(t, "kube-proxy",
 		"--kubeconfig="+c.keys.path("kube-proxy.kubeconfig"), "--hostname-override="+c.name,
 		"--proxy-mode=nftables", "--cluster-cidr="+strings.Join(c.ranges, ","),
@@ -208,6 +205,15 @@ func (c *cluster) startNode(t *testing.T) {
 		"--healthz-bind-address=127.0.0.1:10256", "--metrics-bind-address=127.0.0.1:10249",
 	)
 	c.wait(t, "the node", startTimeout, func() error { return c.nodeReady(t) })
+}
+
+// startKubelet starts the kubelet with the configuration in the folder of the test.
+func (c *cluster) startKubelet(t *testing.T) {
+	t.Helper()
+	c.start(t, "kubelet",
+		"--config="+filepath.Join(c.folder, "kubelet.yaml"), "--kubeconfig="+c.keys.path("kubelet-"+c.name+".kubeconfig"),
+		"--hostname-override="+c.name, "--node-ip="+c.nodeAddress(false)+","+c.nodeAddress(true),
+	)
 }
 
 // importImage imports an image into containerd of each node.

@@ -113,6 +113,16 @@ func TestApplyAndDelete(t *testing.T) {
 	if !has("kube-dns") || deployments() != 0 {
 		t.Fatal("deleting beside-coredns deletes the Service kube-dns, or not the Deployment")
 	}
+	for _, folder := range []string{deployed + "/overlays/labelled-nodes", deployed + "/overlays/labelled-nodes-ipvs"} {
+		s.run(t, "apply", "-k", folder)
+		if !has("nodecache") || !has("nodecache-upstream") || has("kube-dns-upstream") {
+			t.Errorf("%s has no Services of its own, or one of the cluster", folder)
+		}
+		s.run(t, "delete", "-k", folder)
+		if !has("kube-dns") || has("nodecache-upstream") {
+			t.Errorf("deleting %s deletes the Service kube-dns, or leaves nodecache-upstream", folder)
+		}
+	}
 	s.run(t, "apply", "-k", both)
 	if !has("kube-dns") || !has("kube-dns-upstream") || !has("nodecache") || deployments() != 1 {
 		t.Fatal("the Service kube-dns was replaced, or an object was not created")

@@ -67,6 +67,9 @@ func firstDifference(a, b string) string {
 	return a[min(len(a), len(b)):] + b[min(len(a), len(b)):]
 }
 
+// labelledNodes are the values for nodecache alone, on nodes with a label.
+const labelledNodes = "clusterdns: {enabled: false}\nnodecache: {upstreamService: {name: nodecache-upstream}, nodeSelector: {nearside.dev/nodecache: \"true\"}}"
+
 // TestChartMatchesKustomization compares each kustomization with the chart, with equivalent values.
 func TestChartMatchesKustomization(t *testing.T) {
 	values := map[string]string{
@@ -78,8 +81,11 @@ func TestChartMatchesKustomization(t *testing.T) {
 		"dual-stack":     "dualStack: true\nnodecache: {secondServiceIP: \"fd00:96::a\"}",
 		"ipv6":           "nodecache: {localIPs: [\"fd00:53::10\"]}",
 		"beside-coredns": "nodecache: {enabled: false}\nclusterdns: {service: {create: false}}",
+		"labelled-nodes": labelledNodes,
 		"topology":       "nodecache: {enabled: false}\nclusterdns: {topology: true}",
 		"pods-verified":  "nodecache: {enabled: false}\nclusterdns: {pods: verified}",
+
+		"labelled-nodes-ipvs": labelledNodes + "\nproxyMode: ipvs",
 	}
 	for _, folder := range overlays(t) {
 		name := filepath.Base(folder)
