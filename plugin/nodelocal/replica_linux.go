@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
@@ -63,8 +65,8 @@ func (n *node) watchReplicas(ctx context.Context) {
 	}
 }
 
-// findReplicas returns a replica for each fallback that needs one. Those in use stay while they are replicas, and while
-// none is found.
+// findReplicas returns a replica for each fallback that needs one. Those in use stay while they are among the replicas that
+// sockets get, or answer, and while none is found: a Service may have more replicas than sockets are tried.
 func (n *node) findReplicas(ctx context.Context, used []netip.Addr, proxy *proxyServices) (all []netip.Addr, err error) {
 	for _, service := range n.config.Fallback {
 		i := slices.IndexFunc(used, func(r netip.Addr) bool { return r.Is4() == service.Is4() })
@@ -74,7 +76,7 @@ func (n *node) findReplicas(ctx context.Context, used []netip.Addr, proxy *proxy
 		}
 		replicas := slices.DeleteFunc(targets, func(t netip.AddrPort) bool { return t.Port() != n.config.Port })
 		switch {
-		case len(replicas) == 0 && i >= 0, i >= 0 && slices.ContainsFunc(replicas, func(t netip.AddrPort) bool { return t.Addr() == used[i] }):
+		case i >= 0 && (len(replicas) == 0 || slices.Contains(replicas, netip.AddrPortFrom(used[i], n.config.Port)) || n.answers(ctx, used[i])):
 			all = append(all, used[i])
 		case len(replicas) > 0:
 			all = append(all, replicas[0].Addr())
@@ -85,6 +87,14 @@ func (n *node) findReplicas(ctx context.Context, used []netip.Addr, proxy *proxy
 		}
 	}
 	return all, err
+}
+
+// answers returns whether a replica replies to a query for the Service kubernetes, whatever the reply.
+func (n *node) answers(ctx context.Context, replica netip.Addr) bool {
+	client := dns.Client{Timeout: selfQueryWait}
+	m := new(dns.Msg).SetQuestion("kubernetes.default.svc.cluster.local.", dns.TypeA)
+	_, _, err := client.ExchangeContext(ctx, m, netip.AddrPortFrom(replica, n.config.Port).String())
+	return err == nil
 }
 
 // proxyServices are the Services that kube-proxy has rules for, as they were read last.

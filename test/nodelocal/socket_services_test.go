@@ -134,24 +134,29 @@ func TestServicesTranslatedAtSockets(t *testing.T) {
 		}
 		p.Stop(t)
 	})
-	t.Run("doctor queries a nodecache that sets up nothing, and fails only if it hangs", n.testRedirected)
+	t.Run("doctor queries a nodecache that sets up nothing, and fails only if it hangs", func(t *testing.T) { n.testRedirected(t, "127.0.0.1") })
+	t.Run("doctor queries a nodecache of Cilium's overlay, and fails only if it hangs", func(t *testing.T) {
+		own := n.Pod[1].IPv4.String()
+		n.testRedirected(t, own, "nodelocal "+own+" {\nsetup none\n}")
+	})
 }
 
-// testRedirected runs nodecache as a pod to which a local redirect policy directs queries, and doctor beside it.
-func (n *node) testRedirected(t *testing.T) {
+// testRedirected runs nodecache with directives as a pod to which a local redirect policy directs queries, and doctor beside it,
+// which queries an address.
+func (n *node) testRedirected(t *testing.T, queried string, directives ...string) {
 	pod := n.Pod[1]
 	pod.Etc(t, "resolv.conf", fmt.Sprintf("nameserver %v\n", n.Upstream.IPv4))
-	p := pod.Start(t, program(t), "-conf", corefile(t, "errors", "cache", fmt.Sprintf("forward . %v", n.Upstream.IPv4)))
+	p := pod.Start(t, program(t), "-conf", corefile(t, append(directives, "errors", "cache", fmt.Sprintf("forward . %v", n.Upstream.IPv4))...))
 	doctor := func() (string, error) {
 		return pod.Try(program(t), "doctor", "-timeout", "500ms", "-clusterdns", n.Upstream.IPv4.String())
 	}
 	n.waitAnswer(t, startTimeout, pod.IPv4, "upstream")
 	out, err := doctor()
-	if err != nil || !doctorSays(out, "ok", "query 127.0.0.1 udp", "in ") || !doctorSays(out, "ok", "rules", "none, as configured") {
+	if err != nil || !doctorSays(out, "ok", "query "+queried+" udp", "in ") || !doctorSays(out, "ok", "rules", "none, as configured") {
 		t.Errorf("%v; doctor:\n%s", err, out)
 	}
 	p.Freeze(t)
-	if out, err = doctor(); err == nil || !doctorSays(out, "fail", "query 127.0.0.1 udp", "no answer") {
+	if out, err = doctor(); err == nil || !doctorSays(out, "fail", "query "+queried+" udp", "no answer") {
 		t.Errorf("%v; doctor of a nodecache that hangs:\n%s", err, out)
 	}
 	p.Thaw(t)

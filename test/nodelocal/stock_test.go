@@ -100,7 +100,7 @@ func (n *node) startResolvers(t *testing.T) {
 	n.Node.Etc(t, "resolv.conf", "nameserver "+resolver+"\nsearch example.com\n")
 	for who, address := range map[string]string{"resolver": resolver, "stub": stub} {
 		n.Upstream.Run(t, "ip", "addr", "add", address+"/24", "dev", "eth0")
-		n.Upstream.Start(t, program(t), "-conf", corefile(t, "bind "+address, answering(who)))
+		n.Upstream.Start(t, program(t), "-reuseport", "-conf", corefile(t, "bind "+address, answering(who)))
 		waitFor(t, startTimeout, who+" to answer", func() error {
 			record, err := n.Node.Ask("tcp", netip.MustParseAddr(address), "up.test.", time.Second)
 			if err == nil && record[0] != who {
