@@ -272,7 +272,7 @@ func TestNodecacheSnapshot(t *testing.T) {
 		}
 	})
 	t.Run("two processes", func(t *testing.T) { // an update in which the new one starts first
-		b := newSnapshotBed(t, path, "snapshot FILE 1s", none)
+		b := newSnapshotBed(t, path, "snapshot FILE 1s", none, "-reuseport")
 		first := b.start(t)
 		b.warm(t)
 		b.awaitWrite(t)

@@ -39,6 +39,7 @@ func TestPortsInUse(t *testing.T) {
 		{"DNS over TLS", "tcp", "127.0.0.1", true, "tls://.:HELDPORT {\n    bind 127.0.0.1\n    whoami\n}\n" + other + "}\n", nil, "listen tcp HELD: address already in use by another process", true},
 		{"health", "tcp", "127.0.0.1", false, other + "    health HELD\n}\n", nil, "plugin/health: listen tcp HELD: address already in use by another process", true},
 		{"health, which would be shared", "tcp", "127.0.0.1", true, other + "    health HELD\n}\n", nil, "plugin/health: listen tcp HELD: address already in use by another process", true},
+		{"health of two server blocks", "tcp", "127.0.0.1", true, other + "    health :FREE\n}\ntest:PORT {\n    bind 127.0.0.1\n    whoami\n    health :FREE\n}\n", nil, "", false},
 		{"health with -reuseport", "tcp", "127.0.0.1", true, other + "    health HELD\n}\n", []string{"-reuseport"}, "", false},
 		{"ready", "tcp", "127.0.0.1", false, other + "    ready HELD\n}\n", nil, "", false},
 		{"prometheus", "tcp", "127.0.0.1", false, other + "    prometheus HELD\n}\n", nil, "Failed to start metrics handler: listen tcp HELD", false},
@@ -48,7 +49,7 @@ func TestPortsInUse(t *testing.T) {
 				port := strconv.Itoa(daemon.FreePort(t))
 				held := net.JoinHostPort(tc.host, port)
 				hold(t, tc.network, held, tc.shares)
-				at := strings.NewReplacer("HELDPORT", port, "HELD", held)
+				at := strings.NewReplacer("HELDPORT", port, "HELD", held, "FREE", strconv.Itoa(daemon.FreePort(t)))
 				p := daemon.Launch(t, daemon.Program(t, name), at.Replace(tc.corefile), tc.args...)
 				if tc.ends {
 					if code, err := p.Wait(deadline); err != nil || code != 1 {
