@@ -77,7 +77,7 @@ func documents(t *testing.T) (paths []string) {
 
 // TestCorefilesOfDocuments starts a server with every Corefile in a document, and with Corefile.example.
 func TestCorefilesOfDocuments(t *testing.T) {
-	program := daemon.Program(t, "clusterdns")
+	program := daemon.ProgramWithoutRace(t, "clusterdns")
 	api := kubeapi.New(t)
 	shown := map[string]string{"Corefile.example": read(t, filepath.Join(root, "Corefile.example"))}
 	for _, path := range documents(t) {
@@ -90,7 +90,7 @@ func TestCorefilesOfDocuments(t *testing.T) {
 	if len(shown) < 5 {
 		t.Fatalf("only %d Corefiles were found", len(shown))
 	}
-	node := daemon.Program(t, "nodecache")
+	node := daemon.ProgramWithoutRace(t, "nodecache")
 	for name, corefile := range shown {
 		t.Run(name, func(t *testing.T) {
 			switch {

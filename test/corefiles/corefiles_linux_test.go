@@ -225,7 +225,7 @@ func TestPublished(t *testing.T) {
 	coredns := controlplane.RequireBinary(t, "coredns")
 	for _, p := range read(t) {
 		t.Run(p.name, func(t *testing.T) {
-			near, failure := b.start(t, ours, daemon.Program(t, p.program), &p)
+			near, failure := b.start(t, ours, daemon.ProgramWithoutRace(t, p.program), &p)
 			stock, other := b.start(t, theirs, coredns, &p)
 			defer near.Kill(t)
 			defer stock.Kill(t)

@@ -27,9 +27,10 @@ const (
 	lastPort  = 32000
 )
 
-var givenPorts sync.Map // ports that FreePort has returned
+var reservations sync.Map // by port; without a reference, they are closed
 
-// FreePort returns a port that was free a moment ago, on all addresses, for TCP and UDP. It returns each port once.
+// FreePort returns a port that was free a moment ago, on all addresses, for TCP and UDP. Until the end of the process no other
+// call has it, of the tests of other packages neither: a Unix socket reserves it.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {
@@ -49,7 +50,8 @@ func FreePort(t testing.TB) int {
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if _, given := givenPorts.LoadOrStore(port, true); !given {
+		if reservation, err := net.Listen("unix", fmt.Sprintf("@nearside-test-port-%d", port)); err == nil {
+			reservations.Store(port, reservation)
 			return port
 		}
 	}

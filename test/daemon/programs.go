@@ -26,7 +26,7 @@ func Program(t testing.TB, name string) string {
 	return program(t, name, RaceDetector)
 }
 
-// ProgramWithoutRace is Program without the race detector, for tests that measure memory, or compare many answers, one at a time.
+// ProgramWithoutRace is Program without the race detector, for tests that measure memory, or start many servers, one at a time.
 func ProgramWithoutRace(t testing.TB, name string) string {
 	t.Helper()
 	return program(t, name, false)

@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// pipelined is the max number of connections to an upstream that answers out of order and leaves connections open:
-	// two, and on a busy machine two that get no more queries but still have unanswered ones.
-	pipelined = 4
+	// retired is the max number of connections that get no more queries but still have unanswered ones, on a busy machine.
+	retired = 2
+	// pipelined is the max number of connections to an upstream that answers out of order and leaves connections open.
+	pipelined = 2 + retired
 	// few is a max number of connections far below the hundreds of queries in flight: for a server that closes
 	// connections, or whose connections are slow to establish on a busy machine.
 	few = 40
@@ -73,7 +74,7 @@ var answerables = map[string]answerable{
 	"keepalive of 300 ms": {behaviour: rogue.Behaviour{Keepalive: new(uint16(3)), Delay: delay}, maxOpen: single},
 	"without pipelining":  {behaviour: rogue.Behaviour{Delay: delay}, options: []string{"max_in_flight 1"}, maxOpen: single},
 	"few in flight": {
-		behaviour: rogue.Behaviour{Delay: delay}, options: []string{"max_in_flight 100", "max_connections 3"}, maxOpen: 3},
+		behaviour: rogue.Behaviour{Delay: delay}, options: []string{"max_in_flight 100", "max_connections 3"}, maxOpen: 3 + retired},
 }
 
 // TestAnswerable queries one misbehaving server over TCP. The second load checks that the classification of the server by
