@@ -501,8 +501,12 @@ func TestInOrderServer(t *testing.T) {
 	}
 }
 
-// setStall sets the wait that counts as a stall.
+// setStall sets the wait that counts as a stall. Before a short one, it waits until the queries in flight are that old: the newest
+// of them is copied.
 func (b *testbed) setStall(d time.Duration) {
+	if d < time.Second {
+		time.Sleep(d)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stall, b.maxStall = d, d
