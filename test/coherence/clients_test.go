@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -222,15 +223,14 @@ func (c *memo) numberOf(m, query []byte) int32 {
 		ok := false
 		if zeroed, ttl, ok = withoutTTLs(m); !ok {
 			defect = "malformed"
+		} else if ttl > c.ttl {
+			defect = fmt.Sprintf("with a TTL of %d: %x", ttl, m)
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case defect != "":
+	if defect != "" {
 		return c.texts.numberOf("reply that is " + defect)
-	case ttl > c.ttl:
-		return tooLong
 	}
 	n, ok := c.known[string(zeroed)]
 	if !ok {

@@ -130,7 +130,7 @@ func (h *history) startClients(u *universe, x *texts, seed uint64, stop *atomic.
 
 // check compares all replies.
 func (h *history) check(u *universe, x *texts) *checker {
-	c := &checker{missing: h.missing, zero: h.zero, ttl: ttl, fallbacks: h.fallbacks, callers: []int{0, 1, 2}, marks: h.marks, byKernel: h.inKernel}
+	c := &checker{missing: h.missing, zero: h.zero, fallbacks: h.fallbacks, callers: []int{0, 1, 2}, marks: h.marks, byKernel: h.inKernel}
 	views, clock := make([]view, 0, len(h.replicas)), wallClock{program: "clusterdns"}
 	for _, r := range h.replicas {
 		r.view.events = readEvents(h.t, r.events)

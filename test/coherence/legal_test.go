@@ -111,7 +111,7 @@ func TestChecker(t *testing.T) {
 		{what: "REFUSED", name: webName, answer: "reply that is REFUSED", sent: 5, received: 5.1},
 		{what: "REFUSED, search", name: searchName, answer: "reply that is REFUSED", sent: 5, received: 5.1},
 		{what: "no reply", name: webName, answer: "none", sent: 5, received: 5, legal: true},
-		{what: "TTL above the configuration", name: webName, answer: "TTL", sent: 5, received: 5.1},
+		{what: "TTL above the configuration", name: webName, answer: "reply that is with a TTL of 3", sent: 5, received: 5.1},
 		{what: "of a killed replica, for less than a second", name: webName, answer: one, sent: 15.9, received: 15.95, views: killed, legal: true},
 		{what: "of a killed replica, for more than a second", name: webName, answer: one, sent: 16.1, received: 16.2, views: killed},
 		{what: "of the next replica", name: webName, answer: two, sent: 16.1, received: 16.2, views: killed, legal: true},
@@ -143,13 +143,13 @@ func TestChecker(t *testing.T) {
 			if tc.epochs == nil {
 				tc.epochs = []epoch{{to: forever}}
 			}
-			c := &checker{ttl: ttl, fallbacks: tc.fallbacks, callers: []int{0}, marks: make([]mark, 1), byQuestion: map[string]int{}}
+			c := &checker{fallbacks: tc.fallbacks, callers: []int{0}, marks: make([]mark, 1), byQuestion: map[string]int{}}
 			c.oracle = newOracle(u, x, []asker{{node: "node-a"}}, tc.views, tc.epochs)
 			n, known := u.number[tc.name+"1"]
 			if !known {
 				t.Fatalf("no question for %s", tc.name)
 			}
-			answer, special := map[string]int32{"SERVFAIL": failure, "TTL": tooLong, "none": noReply}[tc.answer]
+			answer, special := map[string]int32{"SERVFAIL": failure, "none": noReply}[tc.answer]
 			if !special {
 				answer = x.numberOf(tc.answer)
 			}

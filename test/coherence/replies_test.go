@@ -59,8 +59,6 @@ func TestMemo(t *testing.T) {
 		{"other TTL", pack(2, dns.RcodeSuccess, webName+" 1 IN A 10.96.0.1", webName+" 1 IN A 10.96.0.2"), first},
 		{"other order", pack(2, dns.RcodeSuccess, webName+" 1 IN A 10.96.0.2", webName+" 1 IN A 10.96.0.1"), first},
 		{"other serial", pack(3, dns.RcodeNameError, soa+"2 7200 1800 86400 2"), denied},
-		{"long TTL", pack(2, dns.RcodeSuccess, webName+" 3 IN A 10.96.0.1"), tooLong},
-		{"long TTL of a denial", pack(2, dns.RcodeNameError, "cluster.local. 3 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 2"), tooLong},
 		{"SERVFAIL", pack(2, dns.RcodeServerFailure), failure},
 	} {
 		if got := x.numberOf(tc.reply, query); got != tc.want {
@@ -76,6 +74,8 @@ func TestMemo(t *testing.T) {
 	}{
 		{"malformed", pack(1, dns.RcodeSuccess, webName+" 2 IN A 10.96.0.1")[:60]},
 		{"malformed", append(pack(1, dns.RcodeSuccess, webName+" 2 IN A 10.96.0.1"), 0)},
+		{"with a TTL of 3: ", pack(2, dns.RcodeSuccess, webName+" 3 IN A 10.96.0.1")},
+		{"with a TTL of 3: ", pack(2, dns.RcodeNameError, "cluster.local. 3 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 2")},
 		{"REFUSED", pack(1, dns.RcodeRefused)},
 		{"FORMERR", pack(1, dns.RcodeFormatError)},
 		{"NOTIMP", pack(1, dns.RcodeNotImplemented)},
@@ -90,7 +90,7 @@ func TestMemo(t *testing.T) {
 		{"a denial with records, or without SOA record", pack(1, dns.RcodeSuccess)},
 		{"a denial with records, or without SOA record", pack(1, dns.RcodeNameError, soa+"1 7200 1800 86400 2", webName+" 2 IN A 10.96.0.1")},
 	} {
-		if n := x.numberOf(tc.reply, query); n < 0 || x.texts.all[n] != "reply that is "+tc.want {
+		if n := x.numberOf(tc.reply, query); n < 0 || !strings.HasPrefix(x.texts.all[n], "reply that is "+tc.want) {
 			t.Errorf("%s: number %d", tc.want, n)
 		}
 	}
