@@ -155,8 +155,8 @@ func checkMemoryLimit(t *testing.T, limit int, cluster generated.Cluster) {
 	within := func(what string, so func() bool) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); !so(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("not within a minute: %s", what)
+			if code, err := p.Wait(0); err == nil || time.Now().After(end) {
+				t.Fatalf("not within a minute: %s; exit code %d (%v), %d processes were killed", what, code, err, kills())
 			}
 		}
 	}
