@@ -126,14 +126,14 @@ func runSearch(t *testing.T, i *instance, clients []searcher) (replies map[strin
 			}
 		}
 	}
-	var all daemon.Samples
 	i.eventually(t, fmt.Sprintf("the metrics of %d queries", sent), func() error {
-		all = i.scrape(t).Since(before)
-		if n := int(all.Sum("coredns_dns_requests_total", "zone", clusterZone)); n != sent {
+		if n := int(i.scrape(t).Since(before).Sum("coredns_dns_requests_total", "zone", clusterZone)); n != sent {
 			return fmt.Errorf("%d queries", n)
 		}
 		return nil
 	})
+	time.Sleep(time.Second) // longer than the interval at which the kernel's counters are read: the other metrics follow
+	all := i.scrape(t).Since(before)
 	return replies, searchSamples(all), sent, int(all.Sum(answeredTotal))
 }
 
