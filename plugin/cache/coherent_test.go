@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -495,6 +496,49 @@ func TestLapsed(t *testing.T) {
 		b.want("w. A", address(2, 30))
 		b.wantQueries(2)
 	})
+}
+
+// TestTTLOfLapsedEndsMeanwhile has the TTL of a lapsed answer end between any two readings of the clock for one query, while the
+// upstream fails: with serve_stale off, no client gets a stale answer, nor the TTL of one.
+func TestTTLOfLapsedEndsMeanwhile(t *testing.T) {
+	for name, failedBefore := range map[string]bool{"first failure": false, "after a failure": true} {
+		inBubble(t, name, func(t *testing.T) {
+			const readings = 20 // more than a query causes
+			for end := range int64(readings) {
+				b := newCoherentCache(t, "cache {\nserve_stale off\n}")
+				begin := b.now()
+				ends := begin + 20*time.Second
+				var n, now atomic.Int64 // readings; the time is fixed
+				now.Store(int64(begin))
+				b.Cache.now = func() time.Duration {
+					if at := time.Duration(now.Load()); at < ends-1 || n.Add(1) <= end {
+						return at
+					}
+					return ends
+				}
+				b.vouched(address(1, 20), 1)
+				b.query("w. A")
+				b.session.Retire()
+				b.fails()
+				if failedBefore {
+					b.want("w. A", address(1, 20))
+				}
+				now.Store(int64(ends - 1))
+				switch got := brief(b.query("w. A +edns")); strings.TrimSuffix(got, "; additional; OPT") {
+				case "nothing", "SERVFAIL", address(1, 1), address(1, 0):
+				default:
+					t.Errorf("the TTL ends after %d readings: %s", end, got)
+				}
+				if stale := value(t, b.counters("").stale); stale > 0 {
+					t.Errorf("the TTL ends after %d readings: %v stale answers", end, stale)
+				}
+				synctest.Wait()
+				if n.Load() >= readings {
+					t.Fatalf("%d readings", n.Load())
+				}
+			}
+		})
+	}
 }
 
 // TestLapsedWhileSlow has a lapsed answer, and an upstream that does not answer: a client waits for as long as for a stale answer,

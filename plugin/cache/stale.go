@@ -166,7 +166,7 @@ func (c *Cache) serveStale(ctx context.Context, w dns.ResponseWriter, q *clientQ
 
 // stalePatch returns the changes to a stale answer.
 func (c *Cache) stalePatch(e *answers.Entry) answers.Patch {
-	if now := c.now(); now < e.Expires { // it has lapsed
+	if now := c.now(); !isStale(e, now) {
 		return e.Patch(now)
 	}
 	p := answers.Patch{Options: e.Options, FixedTTL: true, TTL: c.stale.ttl}
@@ -179,6 +179,10 @@ func (c *Cache) stalePatch(e *answers.Entry) answers.Patch {
 	return p
 }
 
+// isStale reports whether the TTL of an entry that was stale has expired. Otherwise it has lapsed; where no stale answers are served,
+// its TTL may have ended since it was looked up.
+func isStale(e *answers.Entry, now time.Duration) bool { return now >= e.Expires && e.Gone > e.Expires }
+
 // staleError returns the extended error of an entry that is served stale, in wire form.
 func staleError(e *answers.Entry) []byte {
 	if e.Plain.Rcode() == dns.RcodeNameError {
@@ -187,12 +191,12 @@ func staleError(e *answers.Entry) []byte {
 	return staleAnswer
 }
 
-// countStale counts and logs an answer with a stale entry. One that has only lapsed is no stale answer: its TTL has not expired.
+// countStale counts and logs an answer with a stale entry.
 func (c *Cache) countStale(n *counters, e *answers.Entry, name func() string) {
 	if e.Restored {
 		n.restored.Inc()
 	}
-	if c.now() >= e.Expires {
+	if isStale(e, c.now()) {
 		n.stale.Inc()
 		c.logStale(name)
 	}
