@@ -160,15 +160,20 @@ var (
 
 // serveStale answers a query with a stale entry.
 func (c *Cache) serveStale(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry) (int, error) {
-	c.countStale(q.counters, e, q.name)
-	return c.serve(ctx, w, q.msg, q.packed, q.Query, e, c.stalePatch(e))
+	return c.serve(ctx, w, q.msg, q.packed, q.Query, e, c.stalePatch(q.counters, e, q.name))
 }
 
-// stalePatch returns the changes to a stale answer.
-func (c *Cache) stalePatch(e *answers.Entry) answers.Patch {
-	if now := c.now(); !isStale(e, now) {
+// stalePatch counts and logs a stale answer, and returns the changes to it. An entry that has only lapsed is no stale answer: its TTL
+// has not expired or, where no stale answers are served, has ended since the entry was looked up.
+func (c *Cache) stalePatch(n *counters, e *answers.Entry, name func() string) answers.Patch {
+	if e.Restored {
+		n.restored.Inc()
+	}
+	if now := c.now(); now < e.Expires || e.Gone <= e.Expires {
 		return e.Patch(now)
 	}
+	n.stale.Inc()
+	c.logStale(name)
 	p := answers.Patch{Options: e.Options, FixedTTL: true, TTL: c.stale.ttl}
 	if c.keepTTL && p.TTL == 0 {
 		p.FixedTTL = false
@@ -179,10 +184,6 @@ func (c *Cache) stalePatch(e *answers.Entry) answers.Patch {
 	return p
 }
 
-// isStale reports whether the TTL of an entry that was stale has expired. Otherwise it has lapsed; where no stale answers are served,
-// its TTL may have ended since it was looked up.
-func isStale(e *answers.Entry, now time.Duration) bool { return now >= e.Expires && e.Gone > e.Expires }
-
 // staleError returns the extended error of an entry that is served stale, in wire form.
 func staleError(e *answers.Entry) []byte {
 	if e.Plain.Rcode() == dns.RcodeNameError {
@@ -191,23 +192,12 @@ func staleError(e *answers.Entry) []byte {
 	return staleAnswer
 }
 
-// countStale counts and logs an answer with a stale entry.
-func (c *Cache) countStale(n *counters, e *answers.Entry, name func() string) {
-	if e.Restored {
-		n.restored.Inc()
-	}
-	if isStale(e, c.now()) {
-		n.stale.Inc()
-		c.logStale(name)
-	}
-}
-
 // staleLogPause is the minimum time between log lines about stale answers; a metric counts the answers.
 const staleLogPause = time.Minute
 
 // logStale logs that stale answers are served because the upstream fails. With serve_stale they are intended.
 func (c *Cache) logStale(name func() string) {
-	if !c.stale.onFailure || c.stale.maxAge == 0 {
+	if !c.stale.onFailure {
 		return
 	}
 	now, last := int64(c.now()), c.loggedStale.Load()

@@ -250,8 +250,7 @@ func (c *Cache) deliverWire(b *batch.Batch, w *wireWaiter, f *flight) {
 
 // answerStale answers a query with a stale entry.
 func (c *Cache) answerStale(b *batch.Batch, q *block.WireQuery, n *counters, e *answers.Entry) {
-	c.countStale(n, e, func() string { return (&clientQuery{packed: q.Packed}).name() })
-	q.Answer(b, q, e, c.stalePatch(e))
+	q.Answer(b, q, e, c.stalePatch(n, e, func() string { return (&clientQuery{packed: q.Packed}).name() }))
 }
 
 // wireFetch is the result of a query that plugin cache has counted, and that it has to fetch in the plugin chain.

@@ -5,18 +5,14 @@ package health
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
 
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/coredns/coredns/plugin/pkg/reuseport"
-
-	"github.com/nearside-dns/nearside/internal/inuse"
 )
 
 const pluginName = "health"
@@ -41,7 +37,7 @@ type server struct {
 
 // start serves until the end of the configuration.
 func (s *server) start() error {
-	listener, err := listen(s.address)
+	listener, err := reuseport.Listen("tcp", s.address)
 	if err != nil {
 		return err
 	}
@@ -64,28 +60,6 @@ func (s *server) start() error {
 	return nil
 }
 
-// listening counts the directives of this process that listen on an address: several server blocks can have the same.
-var listening = struct {
-	sync.Mutex
-	directives map[string]int
-}{directives: map[string]int{}}
-
-// listen listens on an address on which no other process does.
-func listen(address string) (net.Listener, error) {
-	listening.Lock()
-	defer listening.Unlock()
-	if listening.directives[address] == 0 {
-		if err := inuse.Check("tcp", address); err != nil {
-			return nil, fmt.Errorf("plugin/%s: %w", pluginName, err)
-		}
-	}
-	listener, err := reuseport.Listen("tcp", address)
-	if err == nil {
-		listening.directives[address]++
-	}
-	return listener, err
-}
-
 // end ends the service for a configuration that follows.
 func (s *server) end() error {
 	if s.http == nil {
@@ -99,9 +73,6 @@ func (s *server) end() error {
 		_ = s.http.Close() // its listener is closed already
 	}
 	s.http = nil
-	listening.Lock()
-	defer listening.Unlock()
-	listening.directives[s.address]--
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin"
 
+	"github.com/nearside-dns/nearside/internal/inuse"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
@@ -15,6 +16,10 @@ func init() { corefile.Register(pluginName, setup) }
 func setup(c *caddy.Controller) error {
 	settings, err := parse(c)
 	if err != nil {
+		return plugin.Error(pluginName, err)
+	}
+	// No directive of this process listens now: those of the previous configuration have ended, and all of this one start later.
+	if err := inuse.Check("tcp", settings.address); err != nil {
 		return plugin.Error(pluginName, err)
 	}
 	s := &server{settings: settings}

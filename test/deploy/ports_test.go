@@ -103,21 +103,24 @@ func TestSecondServer(t *testing.T) {
 	for _, name := range []string{"clusterdns", "nodecache"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// With a block without the fast path, and one with it.
-			server := func(port string) string {
-				return strings.ReplaceAll(".:SERVED {\n    bind 127.0.0.1\n    whoami\n}\nexample.org:SERVED {\n    bind 127.0.0.1\n    cache\n    forward . 127.0.0.1:1\n}\n", "SERVED", port)
+			// With a block without the fast path, and one with it, which have the same address of health.
+			server := func(port, health string) string {
+				return strings.NewReplacer("SERVED", port, "HEALTH", health).Replace(".:SERVED {\n    bind 127.0.0.1\n    whoami\n    health HEALTH\n}\n" +
+					"example.org:SERVED {\n    bind 127.0.0.1\n    cache\n    forward . 127.0.0.1:1\n    health HEALTH\n}\n")
 			}
+			health := func() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t))) }
+			own := health()
 			program := daemon.Program(t, name)
-			first := daemon.Start(t, program, server("PORT"))
-			second := daemon.Launch(t, program, server(strconv.Itoa(first.Port)))
+			first := daemon.Start(t, program, server("PORT", own))
+			second := daemon.Launch(t, program, server(strconv.Itoa(first.Port), health()))
 			if code, err := second.Wait(deadline); err != nil || code != 1 || strings.Count(second.Output(), "\n") != 1 {
 				t.Errorf("the second server ended with %d, %v and %q, want one line", code, err, second.Output())
 			}
-			other := daemon.Start(t, program, server("PORT"))
+			other := daemon.Start(t, program, server("PORT", health()))
 			reload := func(p *daemon.Process, port int, want string) {
 				t.Helper()
 				logged := strings.Count(p.Output(), want)
-				p.Configure(t, server(strconv.Itoa(port)))
+				p.Configure(t, server(strconv.Itoa(port), own))
 				p.Signal(t, syscall.SIGUSR1)
 				await(t, "the reload", func() error {
 					if strings.Count(p.Output(), want) == logged {
@@ -135,7 +138,7 @@ func TestSecondServer(t *testing.T) {
 			if _, err := answer(first.Addr, "www.example.com A"); err != nil || !strings.Contains(first.Output(), "address already in use by another process") {
 				t.Errorf("after a refused reload: %v, %q", err, first.Output())
 			}
-			shared := daemon.Launch(t, program, server(strconv.Itoa(first.Port)), "-reuseport")
+			shared := daemon.Launch(t, program, server(strconv.Itoa(first.Port), own), "-reuseport")
 			await(t, "the start with -reuseport", func() error {
 				if !strings.Contains(shared.Output(), "CoreDNS-") {
 					return errors.New(shared.Output())
