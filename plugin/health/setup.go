@@ -19,6 +19,7 @@ func setup(c *caddy.Controller) error {
 		return plugin.Error(pluginName, err)
 	}
 	// No directive of this process listens now: those of the previous configuration have ended, and all of this one start later.
+	// Directive nodelocal, which shares ports, is set up before.
 	if err := inuse.Check("tcp", settings.address); err != nil {
 		return plugin.Error(pluginName, err)
 	}
