@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"strings"
@@ -127,7 +128,9 @@ func TestWatches(t *testing.T) {
 		t.Fatalf("%d costs, want 3", len(all))
 	}
 	for i, c := range all {
-		if c.watches != i*nodes/2 || c.change <= 0 || c.memory <= 0 || c.opening < 0 {
+		// The cost of a change is a small difference of measurements, which may be negative in such a short one. Without changes it is
+		// not a number.
+		if c.watches != i*nodes/2 || math.IsNaN(c.change) || math.IsInf(c.change, 0) || c.cpu <= 0 || c.memory <= 0 || c.opening < 0 {
 			t.Errorf("cost %d is %+v", i, c)
 		}
 	}
