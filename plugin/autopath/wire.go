@@ -8,11 +8,12 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // ServeWire implements block.WireHandler.
 func (a *Autopath) ServeWire(b *batch.Batch, q *block.WireQuery) {
-	name, _, err := dns.UnpackDomainName(q.Packed, answers.HeaderLen)
+	name, _, err := dns.UnpackDomainName(q.Packed, wire.HeaderLen)
 	if err != nil || !expand.ExpandableWire(q) || !a.covers(name) {
 		a.PassWire(b, q)
 		return

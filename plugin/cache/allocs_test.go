@@ -8,6 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // TestAllocations limits the allocations of a hit to those of the message for the plugins in front. Hits of the fast path
@@ -66,8 +67,10 @@ func TestReadReplyAllocations(t *testing.T) {
 		t.Run(tt.reply+" "+tt.options, func(t *testing.T) {
 			c := newWireCache(t, ".", tt.options)
 			q, packed, key, reply := ordinaryReply(t, c, tt.reply)
+			var m wire.Reply
 			if n := testing.AllocsPerRun(1000, func() {
-				r, ok := c.readReply(&q, packed, reply, nil)
+				m.Parse(reply)
+				r, ok := c.readReply(&q, packed, &m, nil)
 				if !ok || !c.storeWireReply(&q, packed, key, &r, false) {
 					t.Fatal("not stored")
 				}
@@ -96,8 +99,10 @@ func BenchmarkReadReply(b *testing.B) {
 		q, packed, key, reply := ordinaryReply(b, c, name)
 		b.Run(name+"/wire", func(b *testing.B) {
 			b.ReportAllocs()
+			var m wire.Reply
 			for b.Loop() {
-				r, ok := c.readReply(&q, packed, reply, nil)
+				m.Parse(reply)
+				r, ok := c.readReply(&q, packed, &m, nil)
 				if !ok || !c.storeWireReply(&q, packed, key, &r, false) {
 					b.Fatal("not stored")
 				}

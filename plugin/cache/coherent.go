@@ -7,6 +7,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // maxRefetching limits the queries of the process for answers that sessions have invalidated. Beyond it, an answer is fetched
@@ -59,7 +60,7 @@ func (c *Cache) refetch(n *serverCounters, e *answers.Entry) {
 // refetch is the query for an answer without a client.
 type refetch struct {
 	block.WireQuery
-	buf [answers.MaxQuery + answers.OptLen + searchOptionHead + searchlist.MaxOption]byte
+	buf [answers.MaxQuery + wire.OPTLen + searchOptionHead + searchlist.MaxOption]byte
 }
 
 // searchOptionHead is the length of the code and the length of an EDNS option, RFC 6891 section 6.1.2.

@@ -715,6 +715,6 @@ func (immediate) Exchange(b *batch.Batch, _ *answers.Query, packed []byte, _ boo
 		Hdr: dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(192, 0, 2, 2),
 	}}
 	reply, err := m.Pack()
-	r.Receive(b, reply, nil, dns.RcodeSuccess, err)
+	r.Receive(b, parsedReply(reply), nil, dns.RcodeSuccess, err)
 	return true
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/cache/internal/snapshot"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // isRestorable reports whether an entry may be restored by another process: it ends by its TTL alone, and is an answer or a denial.
@@ -112,7 +113,7 @@ func (w *recordWriter) recordOf(e *answers.Entry, now time.Duration) (r snapshot
 }
 
 // keyQuery is the maximum length of the query of a key in bytes.
-const keyQuery = answers.MaxQuery + answers.OptLen + searchOptionHead + searchlist.MaxOption
+const keyQuery = answers.MaxQuery + wire.OPTLen + searchOptionHead + searchlist.MaxOption
 
 // restore stores a reply that was received before now, and reports whether it was stored. The reply is parsed like that of an
 // upstream. restored is set for the reply of an earlier process.
@@ -154,7 +155,10 @@ func (c *Cache) mayRestore(q *answers.Query, key []byte) bool {
 
 // entryOfReply returns the entry for a reply as if an upstream had sent it now, nil for a reply that is no answer or denial.
 func (c *Cache) entryOfReply(q *answers.Query, packed, key, reply []byte) *answers.Entry {
-	if r, ok := c.readReply(q, packed, reply, nil); ok {
+	parsed := wire.NewReply()
+	defer parsed.Release()
+	parsed.Parse(reply)
+	if r, ok := c.readReply(q, packed, parsed, nil); ok {
 		if isAnswer(r.class) {
 			return r.entry
 		}

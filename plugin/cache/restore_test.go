@@ -19,6 +19,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/cache/internal/snapshot"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // writeRecords writes a file with records.
@@ -61,10 +62,10 @@ func TestHostileRecords(t *testing.T) {
 		record snapshot.Record
 	}{
 		{"empty", raw()},
-		{"a header", cut(answers.HeaderLen)},
-		{"a part of the name", cut(answers.HeaderLen + 1)},
-		{"a part of the question", cut(answers.HeaderLen + 5)},
-		{"a part of the record", cut(answers.HeaderLen + 20)},
+		{"a header", cut(wire.HeaderLen)},
+		{"a part of the name", cut(wire.HeaderLen + 1)},
+		{"a part of the question", cut(wire.HeaderLen + 5)},
+		{"a part of the record", cut(wire.HeaderLen + 20)},
 		{"a pointer to itself", raw(0, 0, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 12, 0, 1, 0, 1)},
 		{"a label of 64 bytes", raw(append([]byte{0, 0, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0, 64}, make([]byte, 80)...)...)},
 		{"a query", recordFor(t, "v. A", "NOERROR; v. 300 IN A 192.0.2.1", func(m *dns.Msg) { m.Response = false })},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/cache/internal/snapshot"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -463,7 +464,7 @@ func TestSnapshotLimit(t *testing.T) {
 		} {
 			got := map[string]int{}
 			for r := range b.records(b.now(), limit) {
-				name, _, err := dns.UnpackDomainName(r.Reply, answers.HeaderLen)
+				name, _, err := dns.UnpackDomainName(r.Reply, wire.HeaderLen)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -16,6 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // wireNext is the plugin behind the cache for queries in wire form.
@@ -137,9 +138,6 @@ type wireFlight struct {
 // offsetUDPSize is the offset of the class of an OPT record, behind the question's type and class and the record's name and type.
 const offsetUDPSize = 4 + 1 + 2
 
-// bitAD is the AD flag in the fourth byte of a header, RFC 4035 section 3.
-const bitAD = 0x20
-
 // leadWire forwards the query of a flight, which a panic ends.
 func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *answers.Entry) {
 	if e, state := c.lookup(q.key, q.packed, &q.Query, c.now()); state == fresh {
@@ -152,12 +150,12 @@ func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *answe
 	l.query.packed = append(append(l.buf[:0], q.packed...), q.key...)
 	l.query.key, l.query.packed = l.query.packed[n:], l.query.packed[:n:n]
 	if q.EDNS { // plugin bufsize may have reduced it
-		binary.BigEndian.PutUint16(l.query.packed[answers.HeaderLen+q.NameLen+offsetUDPSize:], q.UDPSize)
+		binary.BigEndian.PutUint16(l.query.packed[wire.HeaderLen+q.NameLen+offsetUDPSize:], q.UDPSize)
 	}
 	if q.Search != nil {
 		l.query.Parse(l.query.packed)
 	}
-	l.query.packed[3] |= bitAD // see forNext
+	l.query.packed[wire.RcodeAt] |= wire.AD // see forNext
 	sent := false
 	defer func() {
 		if !sent {
@@ -172,7 +170,7 @@ func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *answe
 
 // Receive implements block.Receiver. A panic must not end the reader of a connection: it is logged, and the queries that were
 // not answered before get no reply.
-func (l *wireFlight) Receive(b *batch.Batch, reply []byte, v *coherence.Voucher, code int, err error) {
+func (l *wireFlight) Receive(b *batch.Batch, reply *wire.Reply, v *coherence.Voucher, code int, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			logPanic(&l.query, r)
@@ -196,7 +194,7 @@ func (l *wireFlight) end(b *batch.Batch, res result) {
 }
 
 // resultOf stores a reply. After a panic, the result is a failure.
-func (l *wireFlight) resultOf(reply []byte, v *coherence.Voucher, code int, err error) (res result) {
+func (l *wireFlight) resultOf(reply *wire.Reply, v *coherence.Voucher, code int, err error) (res result) {
 	defer func() {
 		if r := recover(); r != nil {
 			logPanic(&l.query, r)
@@ -214,7 +212,7 @@ func (l *wireFlight) resultOf(reply []byte, v *coherence.Voucher, code int, err 
 			return res
 		}
 	}
-	m, err := answers.Unpack(reply)
+	m, err := answers.Unpack(reply.Message)
 	if err != nil {
 		return c.failure(q, dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack reply: %w", pluginName, err))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // exchanger forwards queries in wire form to the next plugin of a cache.
@@ -30,9 +31,10 @@ func (x exchanger) Exchange(_ *batch.Batch, _ *answers.Query, packed []byte, tcp
 		w := newRecorder(&client{tcp: tcp})
 		ctx, recorded := answers.Record(context.Background(), m)
 		code, err := x.Next.ServeDNS(ctx, w, m)
-		var reply []byte
+		var reply *wire.Reply
 		if w.reply != nil {
-			reply, _ = w.reply.Pack()
+			packed, _ := w.reply.Pack()
+			reply = parsedReply(packed)
 		}
 		var b batch.Batch
 		r.Receive(&b, reply, recorded.Voucher, code, err)

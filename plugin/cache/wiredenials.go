@@ -5,29 +5,27 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
-
-// maxWireName is the maximum length of a name in wire form in bytes, RFC 1035 section 2.3.4.
-const maxWireName = 255
 
 // deniesAlone reports whether a reply denies names with its SOA record alone. Further records prove the nonexistence of one
 // name only.
-func deniesAlone(m *answers.Reply, class response.Type) bool {
-	return class == response.NameError && len(m.Records(answers.AnswerSection)) == 0 && len(m.Records(answers.AuthoritySection)) == 1
+func deniesAlone(m *wire.Reply, class response.Type) bool {
+	return class == response.NameError && len(m.Records(wire.Answer)) == 0 && len(m.Records(wire.Authority)) == 1
 }
 
 // ordinaryDenial reports whether storeWireDenials stores the denial of a search list as storeListDenials does: the reply has
 // no record of the question's name and nothing in the additional section, and the list is valid and has names without
 // escapes.
-func ordinaryDenial(m *answers.Reply, search []byte) bool {
+func ordinaryDenial(m *wire.Reply, search []byte) bool {
 	soa, ok := soaOfWire(m)
-	if !ok || answers.EqualNames(m.Owner(soa), m.Name()) || len(m.Records(answers.AdditionalSection)) > 0 {
+	if !ok || wire.EqualNames(m.Owner(soa), m.Name()) || len(m.Records(wire.Additional)) > 0 {
 		return false
 	}
 	n := 0
 	for len(search) > 0 {
 		var suffix []byte
-		if suffix, search, ok = searchlist.CutSuffix(search); !ok || !answers.PlainName(suffix) {
+		if suffix, search, ok = searchlist.CutSuffix(search); !ok || !wire.IsPlain(suffix) {
 			return false
 		}
 		n++
@@ -38,19 +36,19 @@ func ordinaryDenial(m *answers.Reply, search []byte) bool {
 // storeWireDenials is storeListDenials for a reply in wire form.
 func (c *Cache) storeWireDenials(q *answers.Query, packed []byte, r *wireReply, refresh bool) {
 	first, _, _ := searchlist.CutSuffix(q.Search)
-	base := baseOf(packed[answers.HeaderLen:answers.HeaderLen+q.NameLen], first)
+	base := baseOf(packed[wire.HeaderLen:wire.HeaderLen+q.NameLen], first)
 	if len(base) == 0 {
 		return
 	}
-	m := parsedReplies.Get().(*answers.Reply)
-	defer parsedReplies.Put(m)
+	m := wire.NewReply()
+	defer m.Release()
 	for rest := q.Search; len(rest) > 0; {
 		var suffix []byte
 		suffix, rest, _ = searchlist.CutSuffix(rest)
-		if len(base)+len(suffix) > maxWireName {
+		if len(base)+len(suffix) > wire.MaxName {
 			continue // no resolver queries this candidate
 		}
-		var buf [2 * maxWireName]byte
+		var buf [2 * wire.MaxName]byte
 		name := append(append(buf[:0], base...), suffix...)
 		c.storeWireDenial(q, m, name, r, refresh)
 	}
@@ -59,7 +57,7 @@ func (c *Cache) storeWireDenials(q *answers.Query, packed []byte, r *wireReply, 
 // baseOf returns the part of a name in wire form before a suffix, nil unless the name is below the suffix.
 func baseOf(name, suffix []byte) []byte {
 	for at := 0; name[at] != 0; at += 1 + int(name[at]) {
-		if answers.EqualNames(name[at:], suffix) {
+		if wire.EqualNames(name[at:], suffix) {
 			return name[:at]
 		}
 	}
@@ -67,21 +65,21 @@ func baseOf(name, suffix []byte) []byte {
 }
 
 // storeWireDenial stores the denial of a search list as that of one of its candidates, which it parses into m.
-func (c *Cache) storeWireDenial(q *answers.Query, m *answers.Reply, name []byte, r *wireReply, refresh bool) {
-	if !m.ParseRenamed(&r.entry.Plain, name) || !c.coversWire(m.Name()) {
+func (c *Cache) storeWireDenial(q *answers.Query, m *wire.Reply, name []byte, r *wireReply, refresh bool) {
+	if !m.ParseRenamed(r.entry.Plain.Bytes(), name) || !c.coversWire(m.Name()) {
 		return
 	}
 	soa, _ := soaOfWire(m)
-	if owner := m.Owner(soa); len(owner) > 1 && !answers.EqualNames(owner, m.Name()) && len(baseOf(m.Name(), owner)) == 0 {
+	if owner := m.Owner(soa); len(owner) > 1 && !wire.EqualNames(owner, m.Name()) && len(baseOf(m.Name(), owner)) == 0 {
 		return // the zone of the SOA record does not have the candidate
 	}
 	e := c.newEntry(&facts{class: r.class, lifetime: r.lifetime, properties: &noProperties, voucher: r.entry.Voucher}, nil)
 	if !e.FillReply(m) {
 		return
 	}
-	var packed [answers.HeaderLen + maxWireName]byte
+	var packed [wire.HeaderLen + wire.MaxName]byte
 	var keyBuf [answers.MaxKey]byte
-	copy(packed[answers.HeaderLen:], m.Name())
+	copy(packed[wire.HeaderLen:], m.Name())
 	single := *q
 	single.NameLen, single.Upper, single.Search = len(name), false, nil
 	c.put(c.space.Key(keyBuf[:0], packed[:], &single), e, refresh)
@@ -92,7 +90,7 @@ func (c *Cache) coversWire(name []byte) bool {
 	if len(c.bypass) == 0 && len(c.Zones) == 1 && c.Zones[0] == "." {
 		return true
 	}
-	var buf [maxWireName]byte
+	var buf [wire.MaxName]byte
 	text := buf[:0]
 	for name[0] != 0 {
 		next := 1 + int(name[0])

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // Bits of the form of a query that wireQueryFor makes.
@@ -24,7 +25,7 @@ const (
 // question.
 func wireQueryFor(reply []byte, form byte) (packed []byte, ok bool) {
 	name, ok := answers.AppendName(nil, reply)
-	end := answers.HeaderLen + len(name)
+	end := wire.HeaderLen + len(name)
 	if !ok || len(reply) < end+4 {
 		return nil, false
 	}
@@ -118,7 +119,7 @@ func TestReadReplyAtRandom(t *testing.T) {
 				accepted++
 			}
 			for range 1 + random.IntN(3) {
-				at := answers.HeaderLen*random.IntN(2) + random.IntN(len(reply)-answers.HeaderLen)
+				at := wire.HeaderLen*random.IntN(2) + random.IntN(len(reply)-wire.HeaderLen)
 				reply[at] ^= 1 << random.IntN(8)
 			}
 			if packed, ok = wireQueryFor(reply, byte(random.Uint32())); ok && new(answers.Query).Parse(packed) && checkRead(t, c, packed, reply) {
@@ -150,7 +151,7 @@ var (
 
 // randomReply returns a reply that package dns accepts, except for loops of pointers.
 func randomReply(random *rand.Rand) []byte {
-	w := wireWriter{Rand: random, b: make([]byte, answers.HeaderLen, 1024), names: map[string][]int{}}
+	w := wireWriter{Rand: random, b: make([]byte, wire.HeaderLen, 1024), names: map[string][]int{}}
 	rcodes := []byte{dns.RcodeSuccess, dns.RcodeSuccess, dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeNameError, dns.RcodeServerFailure, dns.RcodeRefused}
 	w.b[2], w.b[3], w.b[5] = 0x80|byte(w.IntN(2))<<2, byte(w.IntN(4))<<5|rcodes[w.IntN(len(rcodes))], 1
 	question := writtenNames[w.IntN(len(writtenNames))]

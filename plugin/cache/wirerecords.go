@@ -6,22 +6,22 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // soaOfWire returns the first SOA record of the authority section.
-func soaOfWire(m *answers.Reply) (soa answers.RR, ok bool) {
-	for _, rr := range m.Records(answers.AuthoritySection) {
+func soaOfWire(m *wire.Reply) (soa wire.Record, ok bool) {
+	for _, rr := range m.Records(wire.Authority) {
 		if rr.Type == dns.TypeSOA {
 			return rr, true
 		}
 	}
-	return answers.RR{}, false
+	return wire.Record{}, false
 }
 
 // negativeTTL returns the TTL of a denial by its SOA record in seconds (RFC 2308 section 5), noNegativeTTL without one.
-func negativeTTL(m *answers.Reply) uint32 {
+func negativeTTL(m *wire.Reply) uint32 {
 	soa, ok := soaOfWire(m)
 	if !ok {
 		return noNegativeTTL
@@ -30,12 +30,12 @@ func negativeTTL(m *answers.Reply) uint32 {
 	return min(m.TTL(soa), binary.BigEndian.Uint32(data[len(data)-4:])) // RFC 1035 section 3.3.13
 }
 
-func hasType(m *answers.Reply, section answers.Section, rrtype uint16) bool {
-	return slices.ContainsFunc(m.Records(section), func(rr answers.RR) bool { return rr.Type == rrtype })
+func hasType(m *wire.Reply, section wire.Section, rrtype uint16) bool {
+	return slices.ContainsFunc(m.Records(section), func(rr wire.Record) bool { return rr.Type == rrtype })
 }
 
 // answersWire is answersQuestion for a reply in wire form with code NOERROR.
-func answersWire(m *answers.Reply) bool {
+func answersWire(m *wire.Reply) bool {
 	name, qtype := m.Name(), m.Type()
 	switch qtype {
 	case dns.TypeANY:
@@ -58,12 +58,12 @@ func answersWire(m *answers.Reply) bool {
 }
 
 // aliasOfWire returns the target of a name's alias, nil without an alias. Several targets are an error.
-func aliasOfWire(m *answers.Reply, name []byte) (target []byte, ok bool) {
-	for _, rr := range m.Records(answers.AnswerSection) {
-		if rr.Type != dns.TypeCNAME || !answers.EqualNames(m.Owner(rr), name) {
+func aliasOfWire(m *wire.Reply, name []byte) (target []byte, ok bool) {
+	for _, rr := range m.Records(wire.Answer) {
+		if rr.Type != dns.TypeCNAME || !wire.EqualNames(m.Owner(rr), name) {
 			continue
 		}
-		if target != nil && !answers.EqualNames(target, m.Data(rr)) {
+		if target != nil && !wire.EqualNames(target, m.Data(rr)) {
 			return nil, false // RFC 2181 section 10.1
 		}
 		target = m.Data(rr)
@@ -71,9 +71,9 @@ func aliasOfWire(m *answers.Reply, name []byte) (target []byte, ok bool) {
 	return target, true
 }
 
-func hasWireData(m *answers.Reply, name []byte, qtype uint16) bool {
-	return slices.ContainsFunc(m.Records(answers.AnswerSection), func(rr answers.RR) bool {
-		return (qtype == dns.TypeANY || rr.Type == qtype) && answers.EqualNames(m.Owner(rr), name)
+func hasWireData(m *wire.Reply, name []byte, qtype uint16) bool {
+	return slices.ContainsFunc(m.Records(wire.Answer), func(rr wire.Record) bool {
+		return (qtype == dns.TypeANY || rr.Type == qtype) && wire.EqualNames(m.Owner(rr), name)
 	})
 }
 
@@ -101,7 +101,7 @@ func readOptions(dst, options, search []byte) (o wireOptions, ok bool) {
 	for errors := 0; len(options) > 0; {
 		var code uint16
 		var data []byte
-		if code, data, options, ok = answers.CutOption(options); !ok {
+		if code, data, options, ok = wire.CutOption(options); !ok {
 			return o, false
 		}
 		switch {

@@ -1,7 +1,7 @@
 package cache
 
 import (
-	"sync"
+	"encoding/binary"
 	"time"
 
 	"github.com/coredns/coredns/plugin/pkg/response"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // wireReply is an upstream's reply, which was not unpacked, and its entry.
@@ -24,26 +25,23 @@ type wireReply struct {
 	deniesList bool
 }
 
-// parsedReplies are the buffers of readReply, of up to 50 KB each.
-var parsedReplies = sync.Pool{New: func() any { return new(answers.Reply) }}
-
 // noProperties are those of a reply of an upstream. They are never changed.
 var noProperties answers.Properties
 
 // readReply returns the entry for an upstream's reply to a query, as the plugin chain would store it. It returns false
 // unless the reply is ordinary, and is to be stored for all callers: the caller unpacks the reply then. packed is the query
 // in wire form, v the voucher of the reply or nil.
-func (c *Cache) readReply(q *answers.Query, packed, reply []byte, v *coherence.Voucher) (r wireReply, ok bool) {
-	m := parsedReplies.Get().(*answers.Reply)
-	defer func() {
-		m.Options = nil // a slice of the reply
-		parsedReplies.Put(m)
-	}()
+func (c *Cache) readReply(q *answers.Query, packed []byte, m *wire.Reply, v *coherence.Voucher) (r wireReply, ok bool) {
 	// Without RD, the reply may be a referral or a refusal, which is no reply to a query with RD.
-	if !q.RD || c.disables() || !m.Parse(reply) || !m.AnswersTo(q, packed) {
+	if !q.RD || c.disables() || !m.Ordinary || m.Escapes || m.Truncated() || m.Rcode > wire.MaxRcode || !answersTo(m, q, packed) {
 		return wireReply{}, false
 	}
 	return c.readParsed(q, m, v)
+}
+
+// answersTo reports whether the question of a reply is that of a query.
+func answersTo(m *wire.Reply, q *answers.Query, packed []byte) bool {
+	return m.Type() == q.Type && q.Class == dns.ClassINET && wire.EqualNames(m.Name(), packed[wire.HeaderLen:wire.HeaderLen+q.NameLen])
 }
 
 // disables reports whether replies of some zone are not stored, as the option disable specifies.
@@ -52,13 +50,13 @@ func (c *Cache) disables() bool {
 }
 
 // readParsed is readReply for an ordinary reply to the query's question.
-func (c *Cache) readParsed(q *answers.Query, m *answers.Reply, v *coherence.Voucher) (r wireReply, ok bool) {
+func (c *Cache) readParsed(q *answers.Query, m *wire.Reply, v *coherence.Voucher) (r wireReply, ok bool) {
 	class, answered, ok := classifyWire(m)
-	if !ok {
+	if !ok || m.DO() && c.hasExpiredSignature(m) {
 		return wireReply{}, false
 	}
 	var buf [maxErrors*(maxErrorText+6) + maxSearchOption]byte
-	o, ok := readOptions(buf[:0], m.Options, q.Search)
+	o, ok := readOptions(buf[:0], m.Options(), q.Search)
 	if !ok {
 		return wireReply{}, false
 	}
@@ -73,7 +71,7 @@ func (c *Cache) readParsed(q *answers.Query, m *answers.Reply, v *coherence.Vouc
 		return wireReply{}, false
 	}
 	r = wireReply{
-		entry: c.newEntry(&f, o.clone()), class: class, lifetime: f.lifetime, renews: c.renewsStale(m.Rcode(), class, f.positive),
+		entry: c.newEntry(&f, o.clone()), class: class, lifetime: f.lifetime, renews: c.renewsStale(m.Rcode, class, f.positive),
 		nameAlone: q.Search != nil && !o.tried, deniesList: deniesList,
 	}
 	return r, r.entry.FillReply(m)
@@ -99,8 +97,8 @@ func (c *Cache) storeWireReply(q *answers.Query, packed, key []byte, r *wireRepl
 }
 
 // setWireTTLs is setTTLs for a reply in wire form.
-func (c *Cache) setWireTTLs(m *answers.Reply, class response.Type) time.Duration {
-	sections := [3][]answers.RR{m.Records(answers.AnswerSection), m.Records(answers.AuthoritySection), m.Records(answers.AdditionalSection)}
+func (c *Cache) setWireTTLs(m *wire.Reply, class response.Type) time.Duration {
+	sections := [3][]wire.Record{m.Records(wire.Answer), m.Records(wire.Authority), m.Records(wire.Additional)}
 	k, limits, lifetime := c.ttlLimits(class, len(sections[0])+len(sections[1])+len(sections[2]), negativeTTL(m))
 	for i, records := range sections {
 		lifetime = min(lifetime, k.setWireTTLs(m, records, limits[i]))
@@ -109,7 +107,7 @@ func (c *Cache) setWireTTLs(m *answers.Reply, class response.Type) time.Duration
 }
 
 // setWireTTLs is setTTLs for the records of a section in wire form.
-func (k *kindOptions) setWireTTLs(m *answers.Reply, records []answers.RR, limit uint32) (lowest uint32) {
+func (k *kindOptions) setWireTTLs(m *wire.Reply, records []wire.Record, limit uint32) (lowest uint32) {
 	lowest = limit
 	for len(records) > 0 {
 		n, ttl := 1, m.TTL(records[0])
@@ -126,19 +124,37 @@ func (k *kindOptions) setWireTTLs(m *answers.Reply, records []answers.RR, limit 
 	return lowest
 }
 
-func sameWireSet(m *answers.Reply, a, b answers.RR) bool {
-	return a.Type == b.Type && answers.EqualNames(m.Owner(a), m.Owner(b))
+func sameWireSet(m *wire.Reply, a, b wire.Record) bool {
+	if a.Type == dns.TypeRRSIG && b.Type == dns.TypeRRSIG && string(m.Data(a)[:2]) != string(m.Data(b)[:2]) {
+		return false // of other covered types, RFC 4034 section 3
+	}
+	return a.Type == b.Type && wire.EqualNames(m.Owner(a), m.Owner(b))
+}
+
+// hasExpiredSignature reports whether a signature is not valid now, RFC 4034 section 3.1.5.
+func (c *Cache) hasExpiredSignature(m *wire.Reply) bool {
+	for _, r := range m.Plain().Records {
+		if r.Type != dns.TypeRRSIG {
+			continue
+		}
+		times := m.Data(r)[8:16]
+		s := dns.RRSIG{Expiration: binary.BigEndian.Uint32(times), Inception: binary.BigEndian.Uint32(times[4:])}
+		if !s.ValidityPeriod(c.wall().UTC()) {
+			return true
+		}
+	}
+	return false
 }
 
 // classifyWire is classify for a reply in wire form, and reports whether the reply has data of the question's type. It
 // returns false for classes that are not stored.
-func classifyWire(m *answers.Reply) (class response.Type, answered, ok bool) {
+func classifyWire(m *wire.Reply) (class response.Type, answered, ok bool) {
 	if t := m.Type(); t == dns.TypeAXFR || t == dns.TypeIXFR {
 		return 0, false, false
 	}
 	_, soa := soaOfWire(m)
-	found := len(m.Records(answers.AnswerSection)) > 0
-	switch m.Rcode() {
+	found := len(m.Records(wire.Answer)) > 0
+	switch m.Rcode {
 	case dns.RcodeSuccess:
 		answered = found && answersWire(m)
 		switch {
@@ -148,7 +164,7 @@ func classifyWire(m *answers.Reply) (class response.Type, answered, ok bool) {
 			return response.NoData, false, true
 		case found:
 			return 0, false, false // data that do not answer the question
-		case hasType(m, answers.AuthoritySection, dns.TypeNS):
+		case hasType(m, wire.Authority, dns.TypeNS):
 			return response.Delegation, false, true
 		}
 		return response.NoError, false, true

@@ -9,9 +9,9 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // work answers a query in the plugin chain, and then those that start in its place.
@@ -30,7 +30,7 @@ func work(r *request) {
 // goroutine has a place, of which a client has a share.
 func (r *request) serve(mayWait bool) {
 	b := r.query
-	if len(b) < answers.HeaderLen {
+	if len(b) < wire.HeaderLen {
 		return
 	}
 	w := newWriter(r, mayWait)
@@ -40,7 +40,7 @@ func (r *request) serve(mayWait bool) {
 		return
 	}
 	if action != dns.MsgAccept { // only the header is read
-		b = b[:answers.HeaderLen]
+		b = b[:wire.HeaderLen]
 		clear(b[4:])
 	}
 	err := m.Unpack(b)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // counters count the answers for a zone as the plugins prometheus and cache do. A counter is looked up for the first answer,
@@ -105,7 +106,7 @@ func (h *hit) set(c *counters, e *answers.Entry, q *answers.Query, rcode int, cl
 		h.family = 1
 	}
 	if q.EDNS && len(e.Options) > 0 {
-		h.responseSize += answers.OptLen + uint16(len(e.Options)) // #nosec G115
+		h.responseSize += wire.OPTLen + uint16(len(e.Options)) // #nosec G115
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // wireAnswerer is a block.WireHandler that answers even ids at once and odd ones in another goroutine, in one batch; it passes
@@ -28,7 +29,7 @@ func (a *wireAnswerer) ServeWire(b *batch.Batch, q *block.WireQuery) {
 		a.t.Error("the query is not marked as one over TCP")
 	}
 	switch {
-	case string(q.Packed[answers.HeaderLen:][:6]) == "\x05chain":
+	case string(q.Packed[wire.HeaderLen:][:6]) == "\x05chain":
 		q.Pass(b, q, nil)
 	case q.Packed[1]%2 == 0:
 		q.Answer(b, q, a.entry, a.entry.Patch(answers.Now()))

@@ -7,7 +7,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // keepAliveLen is the length in bytes of an edns-tcp-keepalive option with a timeout, RFC 7828 section 3.1.
@@ -29,8 +29,8 @@ func withoutKeepAlive(query []byte) (rest []byte, found bool) {
 	if opt == 0 {
 		return query, false
 	}
-	for options := query[opt+answers.OptLen:]; len(options) > 0; {
-		code, data, next, ok := answers.CutOption(options)
+	for options := query[opt+wire.OPTLen:]; len(options) > 0; {
+		code, data, next, ok := wire.CutOption(options)
 		if !ok {
 			break
 		}
@@ -42,23 +42,17 @@ func withoutKeepAlive(query []byte) (rest []byte, found bool) {
 		options = next
 	}
 	if found {
-		binary.BigEndian.PutUint16(query[opt+9:], uint16(len(query)-opt-answers.OptLen)) // #nosec G115 -- a query is shorter than 64 KiB
+		binary.BigEndian.PutUint16(query[opt+9:], uint16(len(query)-opt-wire.OPTLen)) // #nosec G115 -- a query is shorter than 64 KiB
 	}
 	return query, found
 }
 
 // optOfQuery returns the offset of the OPT record of a query that has one question and no other record, 0 without one.
 func optOfQuery(b []byte) int {
-	if len(b) < answers.HeaderLen || b[2]&0x80 != 0 || string(b[4:answers.HeaderLen]) != "\x00\x01\x00\x00\x00\x00\x00\x01" {
+	if len(b) < wire.HeaderLen || b[wire.FlagsAt]&wire.QR != 0 || string(b[wire.QDCountAt:wire.HeaderLen]) != "\x00\x01\x00\x00\x00\x00\x00\x01" {
 		return 0
 	}
-	at, ok := answers.SkipName(b, answers.HeaderLen)
-	at += 4 // type and class
-	if !ok || at+answers.OptLen > len(b) || b[at] != 0 || binary.BigEndian.Uint16(b[at+1:]) != dns.TypeOPT ||
-		int(binary.BigEndian.Uint16(b[at+9:])) != len(b)-at-answers.OptLen {
-		return 0
-	}
-	return at
+	return lastOPT(b)
 }
 
 // addKeepAlive appends the option to the OPT record of a reply of the plugin chain, if that is the last record: a signed
@@ -69,44 +63,14 @@ func addKeepAlive(reply []byte, idle time.Duration) []byte {
 		return reply
 	}
 	reply = appendKeepAlive(reply, idle)
-	binary.BigEndian.PutUint16(reply[opt+9:], uint16(len(reply)-opt-answers.OptLen)) // #nosec G115 -- a message is shorter than 64 KiB
+	binary.BigEndian.PutUint16(reply[opt+9:], uint16(len(reply)-opt-wire.OPTLen)) // #nosec G115 -- a message is shorter than 64 KiB
 	return reply
 }
 
-// lastOPT returns the offset of the OPT record that ends a message, 0 without one.
-func lastOPT(b []byte) (opt int) {
-	at, ok := skipQuestions(b)
-	if !ok {
-		return 0
+// lastOPT returns the offset of the OPT record that ends a message and is its only one, 0 without one.
+func lastOPT(b []byte) int {
+	if opt, ok := wire.FindOPT(b); ok && opt.Last {
+		return opt.At
 	}
-	records := int(binary.BigEndian.Uint16(b[6:])) + int(binary.BigEndian.Uint16(b[8:])) + int(binary.BigEndian.Uint16(b[10:]))
-	for range records {
-		start := at
-		if at, ok = answers.SkipName(b, at); !ok || at+10 > len(b) {
-			return 0
-		}
-		if opt = 0; at == start+1 && binary.BigEndian.Uint16(b[at:]) == dns.TypeOPT {
-			opt = start
-		}
-		at += 10 + int(binary.BigEndian.Uint16(b[at+8:]))
-	}
-	if at != len(b) {
-		return 0
-	}
-	return opt
-}
-
-// skipQuestions returns the offset of the first record of a message.
-func skipQuestions(b []byte) (at int, ok bool) {
-	if len(b) < answers.HeaderLen {
-		return 0, false
-	}
-	at = answers.HeaderLen
-	for range binary.BigEndian.Uint16(b[4:]) {
-		if at, ok = answers.SkipName(b, at); !ok || at+4 > len(b) {
-			return 0, false
-		}
-		at += 4
-	}
-	return at, true
+	return 0
 }

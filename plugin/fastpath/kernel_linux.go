@@ -17,6 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/leases"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // kernelAnswers is the program that answers in the kernel, while a server block has option kernel.
@@ -282,12 +283,12 @@ type kernelCounter struct {
 }
 
 func newKernelCounter(c *counters, e *answers.Entry, q *answers.Query, each [3]answers.Counter) *kernelCounter {
-	k := &kernelCounter{query: answers.HeaderLen + q.NameLen + 4, counters: each}
+	k := &kernelCounter{query: wire.HeaderLen + q.NameLen + 4, counters: each}
 	plain := *q
 	plain.EDNS = false
 	k.hit.set(c, e, &plain, e.Plain.Rcode(), netip.IPv4Unspecified(), k.query)
 	if len(e.Options) > 0 {
-		k.options = uint16(answers.OptLen + len(e.Options)) // #nosec G115 -- short
+		k.options = uint16(wire.OPTLen + len(e.Options)) // #nosec G115 -- short
 	}
 	return k
 }
@@ -296,7 +297,7 @@ func newKernelCounter(c *counters, e *answers.Entry, q *answers.Query, each [3]a
 func (k *kernelCounter) Count(a kernel.Answered) {
 	h := k.hit
 	if a.EDNS {
-		h.requestSize += answers.OptLen
+		h.requestSize += wire.OPTLen
 		h.responseSize += k.options
 	}
 	if a.IPv6 {

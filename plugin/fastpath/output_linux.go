@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // outputs are buffers of connections with answers that are not sent.
@@ -146,7 +147,7 @@ func appendMessage(out, message []byte) []byte {
 // waits until its timeout.
 func (c *connection) dropped(b *batch.Batch, query []byte) {
 	m := new(dns.Msg)
-	if len(query) < answers.HeaderLen || m.Unpack(query) != nil {
+	if len(query) < wire.HeaderLen || m.Unpack(query) != nil {
 		return
 	}
 	reply := new(dns.Msg).SetRcode(m, dns.RcodeServerFailure)

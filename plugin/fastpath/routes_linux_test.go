@@ -5,12 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"time"
+
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metrics/vars"
 	"github.com/coredns/coredns/plugin/test"
 	corerequest "github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
-	"time"
 
 	"github.com/nearside-dns/nearside/test/property"
 )

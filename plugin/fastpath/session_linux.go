@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 const (
@@ -344,7 +345,7 @@ func (n *notifiedReply) lowerCase(m *dns.Msg) {
 	if rt := n.server.routes.find(lower); rt == nil || rt.keyspace == 0 {
 		return
 	}
-	name := n.query[answers.HeaderLen:][:q.NameLen]
+	name := n.query[wire.HeaderLen:][:q.NameLen]
 	n.name = append([]byte(nil), name...)
 	copy(name, lower)
 	m.Question[0].Name = strings.ToLower(m.Question[0].Name)
@@ -353,8 +354,8 @@ func (n *notifiedReply) lowerCase(m *dns.Msg) {
 // restore changes the question of a message back to the case of the client. Without a question, as after a failure to pack the
 // reply, it changes nothing.
 func (n *notifiedReply) restore(message []byte) {
-	if end := answers.HeaderLen + len(n.name); len(message) > end && bytes.EqualFold(message[answers.HeaderLen:end], n.name) {
-		copy(message[answers.HeaderLen:], n.name)
+	if end := wire.HeaderLen + len(n.name); len(message) > end && bytes.EqualFold(message[wire.HeaderLen:end], n.name) {
+		copy(message[wire.HeaderLen:], n.name)
 	}
 }
 
@@ -391,10 +392,10 @@ func (n *notifiedReply) sendStored(reply []byte, mayWait bool) bool {
 
 // isResult reports whether a reply is complete, and no failure.
 func isResult(reply []byte) bool {
-	if len(reply) < answers.HeaderLen || reply[2]&0x02 != 0 {
+	if len(reply) < wire.HeaderLen || reply[wire.FlagsAt]&wire.TC != 0 {
 		return false
 	}
-	code := int(reply[3] & 0xF)
+	code := int(reply[wire.RcodeAt] & wire.RcodeMask)
 	return code == dns.RcodeSuccess || code == dns.RcodeNameError
 }
 
@@ -407,36 +408,15 @@ func (n *notifiedReply) find(l *lookup, reply []byte, now time.Duration) bool {
 	return l.single && l.find(n.server, n.query, n.client, now)
 }
 
-// messageHasOption reports whether a message has an EDNS option of any length, in any OPT record.
+// messageHasOption reports whether a message has an EDNS option, in any OPT record.
 func messageHasOption(b []byte, code uint16) bool {
-	at, ok := skipQuestions(b)
-	for ok && at < len(b) {
-		if at, ok = answers.SkipName(b, at); !ok || at+10 > len(b) {
-			return false
+	for r := wire.Records(b); r.Next(); {
+		if r.Type != dns.TypeOPT {
+			continue
 		}
-		end := at + 10 + int(binary.BigEndian.Uint16(b[at+8:]))
-		if end > len(b) {
-			return false
-		}
-		if binary.BigEndian.Uint16(b[at:]) == dns.TypeOPT && hasOption(b[at+10:end], code) {
+		if _, ok := wire.FindOption(b[r.Data:r.End], code); ok {
 			return true
 		}
-		at = end
-	}
-	return false
-}
-
-// hasOption reports whether the options of an OPT record have one with a code.
-func hasOption(options []byte, code uint16) bool {
-	for len(options) > 0 {
-		found, _, rest, ok := answers.CutOption(options)
-		if !ok {
-			return false
-		}
-		if found == code {
-			return true
-		}
-		options = rest
 	}
 	return false
 }

@@ -82,6 +82,9 @@ func (x *exchange) receive(call *transport.Call) bool {
 	if !a.inFlight() {
 		a.endSpan()
 	}
+	if !replied {
+		x.message.release()
+	}
 	return replied
 }
 
@@ -89,11 +92,11 @@ func (x *exchange) receive(call *transport.Call) bool {
 func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time.Time) bool {
 	m, named := &x.message, x.isNamed(call)
 	x.explainResponse(a)
-	if named && (m.refuses() || m.rcode == dns.RcodeServerFailure || m.rcode == dns.RcodeRefused) {
+	if named && (m.refuses() || m.Rcode == dns.RcodeServerFailure || m.Rcode == dns.RcodeRefused) {
 		a.to.doubtOptions()
 	}
 	if named && m.refuses() {
-		x.repeatUnnamed(a, m.rcode, overUDP, now)
+		x.repeatUnnamed(a, m.Rcode, overUDP, now)
 		return false
 	}
 	if err := x.clean(m, x.searches && named); err != nil {
@@ -157,17 +160,17 @@ func isRefused(err error) bool {
 func (x *exchange) evaluate(a *attempt, overUDP bool, now time.Time) bool {
 	u, m := a.to, &x.message
 	u.works()
-	u.observe(m.rcode, now.Sub(a.started))
+	u.observe(m.Rcode, now.Sub(a.started))
 	fellBack := overUDP && x.wantsTCP()
 	if fellBack {
 		x.fellBack(a)
 	}
-	if m.truncated() && overUDP && (fellBack || x.f.preferUDP) {
+	if m.Truncated() && overUDP && (fellBack || x.f.preferUDP) {
 		return x.truncated(a, fellBack)
 	}
 	a.open = false
 	a.endTrial()
-	if slices.Contains(x.f.failover, m.rcode) {
+	if slices.Contains(x.f.failover, m.Rcode) {
 		x.failover++
 		if x.failover < len(x.all) && !x.last {
 			x.message.voucher = nil // the next upstream may have a better reply later
@@ -178,7 +181,7 @@ func (x *exchange) evaluate(a *attempt, overUDP bool, now time.Time) bool {
 		x.from = u
 		return true
 	}
-	if m.rcode != dns.RcodeServerFailure && m.rcode != dns.RcodeRefused {
+	if m.Rcode != dns.RcodeServerFailure && m.Rcode != dns.RcodeRefused {
 		x.from = u
 		return true
 	}
@@ -188,13 +191,11 @@ func (x *exchange) evaluate(a *attempt, overUDP bool, now time.Time) bool {
 	if x.waits() {
 		return false
 	}
-	x.message = x.reserved
+	x.useReserved()
 	return true
 }
 
 // reserve stores the message for the client in case that no better one arrives.
 func (x *exchange) reserve(from *upstream) {
-	b := append(x.reserved.b[:0], x.message.b...)
-	x.reserved, x.from = x.message, from
-	x.reserved.b = b
+	x.reserved, x.from = reserved{append(x.reserved.b[:0], x.message.Message...), x.message.voucher}, from
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
@@ -280,7 +281,7 @@ func TestUnreadable(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				b[ancountAt+1] = 1
+				b[wire.ANCountAt+1] = 1
 				_, _ = w.Write(append(b, 0xc0, byte(len(b)), 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 192, 0, 2, 1)) // the client may be gone
 			}}
 			prefix := ""

@@ -11,21 +11,18 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-const (
-	// ednsRoom is the maximum reply in bytes to a query to which an OPT record is added: the limit of a client without EDNS
-	// (RFC 1035 section 4.2.1), and the OPT record, which is removed.
-	ednsRoom = dns.MinMsgSize + 11
-	// maxPlainRcode is the maximum response code of a reply without an OPT record.
-	maxPlainRcode = 0xf
-)
+// ednsRoom is the maximum reply in bytes to a query to which an OPT record is added: the limit of a client without EDNS
+// (RFC 1035 section 4.2.1), and the OPT record, which is removed.
+const ednsRoom = dns.MinMsgSize + wire.OPTLen
 
 // newCaller returns the EDNS option with node and zone of the caller, in wire form.
 func newCaller(node, zone string) ([]byte, bool) {
 	option := binary.BigEndian.AppendUint16(nil, caller.Code)
 	option, ok := caller.Append(append(option, 0, 0), node, zone)
-	binary.BigEndian.PutUint16(option[2:], uint16(len(option)-optionHead)) // #nosec G115 -- at most caller.MaxData
+	binary.BigEndian.PutUint16(option[2:], uint16(len(option)-wire.OptionLen)) // #nosec G115 -- at most caller.MaxData
 	return option, ok
 }
 
@@ -98,14 +95,14 @@ func (x *exchange) clean(m *message, searched bool) error {
 		hop = isHopOnly
 	}
 	switch {
-	case m.opt == 0, m.simple && !x.addedOPT && !m.hasOption(hop):
+	case m.OPT.At == 0, m.OPT.Last && !x.addedOPT && !m.HasOption(hop):
 		return nil
-	case !m.simple:
+	case !m.OPT.Last:
 		return m.change(func(reply *dns.Msg) { x.cleanMessage(reply, searched) })
 	case x.addedOPT:
-		m.removeOPT()
+		m.RemoveOPT()
 	default:
-		m.removeOptions(hop)
+		m.RemoveOptions(hop)
 	}
 	return nil
 }
@@ -114,7 +111,7 @@ func (x *exchange) clean(m *message, searched bool) error {
 func (x *exchange) cleanMessage(reply *dns.Msg, searched bool) {
 	if x.addedOPT {
 		reply.Extra = slices.DeleteFunc(reply.Extra, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT })
-		if reply.Rcode > maxPlainRcode {
+		if reply.Rcode > wire.MaxRcode {
 			reply.Rcode = dns.RcodeServerFailure
 		}
 		return
@@ -139,7 +136,7 @@ func (x *exchange) isNamed(call *transport.Call) bool { return &call.Query[0] !=
 // refuses reports whether a server may have refused a query because of EDNS or of an option (RFC 6891 sections 7 and 6.1.3).
 // A server that implements RFC 6891 ignores unknown options.
 func (m *message) refuses() bool {
-	switch m.rcode {
+	switch m.Rcode {
 	case dns.RcodeFormatError, dns.RcodeNotImplemented, dns.RcodeBadVers:
 		return true
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
@@ -237,7 +238,7 @@ func refusal(seen *sight, code int, bare bool, to func(r *dns.Msg) bool) func(*d
 			return addressReply(r)
 		}
 		m := new(dns.Msg).SetRcode(r, code)
-		if code > maxPlainRcode {
+		if code > wire.MaxRcode {
 			m.SetEdns0(1232, false)
 		}
 		if bare {
@@ -373,7 +374,8 @@ func TestCaller_Allocs(t *testing.T) {
 	if err := x.setMessage(&request.Request{Req: edns, W: &test.ResponseWriter{}}); err != nil {
 		t.Fatal(err)
 	}
-	opt := lastOPT(x.plain)
+	place, _ := wire.FindOPT(x.plain)
+	opt := place.At
 	for name, c := range map[string]struct {
 		max float64
 		run func()
@@ -411,14 +413,14 @@ func TestCaller_Room(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var cleaned message
-	if !cleaned.parse(packed, false) {
+	cleaned := message{Reply: new(wire.Reply)}
+	if !cleaned.Parse(packed) {
 		t.Fatal("not parsed")
 	}
 	if err := x.clean(&cleaned, false); err != nil {
 		t.Fatal(err)
 	}
-	if got := len(cleaned.b); got < dns.MinMsgSize || got > dns.MinMsgSize+11 {
+	if got := len(cleaned.Message); got < dns.MinMsgSize || got > dns.MinMsgSize+11 {
 		t.Errorf("a full reply has %d bytes for the client", got)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // sessionServer is a server with sessions, whose answers have a handle if the query requests notification.
@@ -248,8 +249,8 @@ type passed struct {
 type passing chan passed
 
 // Receive implements block.Receiver.
-func (p passing) Receive(_ *batch.Batch, reply []byte, v *coherence.Voucher, _ int, err error) {
-	p <- passed{slices.Clone(reply), v, err}
+func (p passing) Receive(_ *batch.Batch, reply *wire.Reply, v *coherence.Voucher, _ int, err error) {
+	p <- passed{messageOf(reply), v, err}
 }
 
 // overWire queries in wire form.

@@ -72,8 +72,8 @@ type progress struct {
 	ended    bool              // the time is over, or the client is gone
 	nextAt   time.Time         // of the next attempt; zero is when an attempt ends
 
-	message  message   // of the last call
-	reserved message   // the client's reply if no better one arrives, if from is not nil
+	message  message   // of the event in progress
+	reserved reserved  // the client's reply if no better one arrives, if from is not nil
 	from     *upstream // of the reply
 	err      error     // of the last attempt
 }
@@ -81,7 +81,7 @@ type progress struct {
 // receiver receives the result of an exchange.
 type receiver interface {
 	// replied is called once, without a lock. The reply is valid until it returns; after an error there is none.
-	replied(b *batch.Batch, reply *message, from *upstream, err error)
+	replied(b *batch.Batch, reply message, from *upstream, err error)
 }
 
 // deadlines is the time at which the next event of elapsed is due.
@@ -101,7 +101,7 @@ func (x *exchange) reset() {
 	clear(x.attempts)
 	clear(x.order)
 	x.progress = progress{
-		queries: queries{plain: spare(x.plain), named: spare(x.named), notify: spare(x.notify)}, reserved: message{b: spare(x.reserved.b)},
+		queries: queries{plain: spare(x.plain), named: spare(x.named), notify: spare(x.notify)}, reserved: reserved{b: spare(x.reserved.b)},
 		order: x.order[:0], attempts: x.attempts[:0], unsent: x.unsent[:0],
 	}
 }
@@ -225,23 +225,25 @@ func (x *exchange) finish(b *batch.Batch, replied bool) {
 	if wheel.Process.Stop(&x.Deadline) {
 		x.users--
 	}
-	r, reply := x.receiver, &x.message
+	r := x.receiver
 	x.receiver = nil
 	switch {
 	case replied:
 		x.err = nil
 	case x.from != nil:
-		x.message, x.err = x.reserved, nil
+		x.useReserved()
+		x.err = nil
 	default:
-		reply = nil
 		if x.err == nil {
 			x.err = errNoAnswer
 		}
 		x.from = x.asked
 	}
-	from, err := x.from, x.err
+	reply, from, err := x.message, x.from, x.err
+	x.message = message{}
 	x.mu.Unlock()
 	r.replied(b, reply, from, err)
+	reply.release()
 	x.leave()
 }
 

@@ -335,7 +335,7 @@ type attemptCounter struct {
 	kept  int
 }
 
-func (r *attemptCounter) replied(*batch.Batch, *message, *upstream, error) {
+func (r *attemptCounter) replied(*batch.Batch, message, *upstream, error) {
 	r.made, r.kept = r.x.made, len(r.x.attempts)
 	close(r.ended)
 }

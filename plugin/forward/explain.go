@@ -10,6 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // explainReply adds the result of an exchange.
@@ -53,7 +54,7 @@ func (x *exchange) commandFor(m *dns.Msg) string {
 	if x.f.caller == nil {
 		return command
 	}
-	node, zone, _ := caller.Parse(x.f.caller[optionHead:])
+	node, zone, _ := caller.Parse(x.f.caller[wire.OptionLen:])
 	if command += " -node " + string(node); len(zone) > 0 {
 		command += " -zone " + string(zone)
 	}
@@ -81,6 +82,6 @@ func (x *exchange) explainFailure(a *attempt, err error) {
 // explainResponse adds a response, which may lead to a further attempt.
 func (x *exchange) explainResponse(a *attempt) {
 	if x.explained != nil {
-		x.explained.Add(pluginName, "%s responds %s", a.to.address, dns.RcodeToString[x.message.rcode])
+		x.explained.Add(pluginName, "%s responds %s", a.to.address, dns.RcodeToString[x.message.Rcode])
 	}
 }

@@ -181,8 +181,11 @@ type ended chan result
 // Ended implements transport.Owner.
 func (e ended) Ended(_ *batch.Batch, call *transport.Call) {
 	var m message
+	defer m.release()
+	r := result{caseChanged: call.CaseChanged, err: call.Err}
 	if call.Err == nil {
-		m.parse(call.Reply, false) // of a malformed one, too, it sets the response code
+		m.read(call.Reply) // of a malformed one, too, it sets the response code
+		r.rcode = m.Rcode
 	}
-	e <- result{m.rcode, call.CaseChanged, call.Err}
+	e <- r
 }

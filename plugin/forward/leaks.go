@@ -13,6 +13,7 @@ import (
 
 	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // The values of the label type of leaks.
@@ -161,11 +162,11 @@ func (c *config) ownZones() (own []string) {
 
 // at returns the node of a zone, which it adds if it does not exist.
 func (s *suffix) at(zone string) *suffix {
-	wire := newZone(zone)
+	packed := newZone(zone)
 	var labels [maxLabels]uint8
-	for _, at := range slices.Backward(offsetsOf(wire, &labels)) {
-		var lower [maxLabel]byte
-		label := string(lowerLabel(wire, at, &lower))
+	for _, at := range slices.Backward(offsetsOf(packed, &labels)) {
+		var lower [wire.MaxLabel]byte
+		label := string(lowerLabel(packed, at, &lower))
 		if s.below == nil {
 			s.below = map[string]*suffix{}
 		}
@@ -188,13 +189,9 @@ func offsetsOf(name []byte, labels *[maxLabels]uint8) []uint8 {
 }
 
 // lowerLabel returns the label at an offset of a name in lower case.
-func lowerLabel(name []byte, at uint8, buf *[maxLabel]byte) []byte {
+func lowerLabel(name []byte, at uint8, buf *[wire.MaxLabel]byte) []byte {
 	lower := buf[:copy(buf[:], name[at+1:][:name[at]])]
-	for i, c := range lower {
-		if c-'A' < 26 {
-			lower[i] = c + 'a' - 'A'
-		}
-	}
+	wire.LowerName(lower)
 	return lower
 }
 
@@ -203,7 +200,7 @@ func lowerLabel(name []byte, at uint8, buf *[maxLabel]byte) []byte {
 func (n *names) classify(name []byte, qtype uint16) (l *leak, local *localZone) {
 	var buf [maxLabels]uint8
 	labels := offsetsOf(name, &buf)
-	var lower [maxLabel]byte
+	var lower [wire.MaxLabel]byte
 	known := false
 	s := &n.root
 	for i, at := range slices.Backward(labels) {
@@ -236,8 +233,8 @@ func (x *exchange) countLeak() {
 	if x.f.names == nil {
 		return
 	}
-	name := x.plain[headerLen:]
-	end := nameEnd(x.plain, headerLen)
+	name := x.plain[wire.HeaderLen:]
+	end := wire.NameEnd(x.plain, wire.HeaderLen)
 	if l, _ := x.f.names.classify(name, binary.BigEndian.Uint16(x.plain[end:])); l != nil {
 		l.inc()
 	}
@@ -259,7 +256,7 @@ func isClusterName(name []byte, before []uint8) bool {
 		return true
 	}
 	last := len(before) - 1
-	var lower [maxLabel]byte
+	var lower [wire.MaxLabel]byte
 	switch string(lowerLabel(name, before[last], &lower)) {
 	case "svc": // [[[_PORT.]_PROTOCOL.]SERVICE.]NAMESPACE, or ENDPOINT.SERVICE.NAMESPACE
 		return last <= 3 || last == 4 && name[before[0]+1] == '_'
@@ -277,7 +274,7 @@ func isCandidate(name []byte, before []uint8) bool {
 	if len(before) < 2 {
 		return false
 	}
-	var lower [maxLabel]byte
+	var lower [wire.MaxLabel]byte
 	top := lowerLabel(name, before[len(before)-1], &lower)
 	if len(top) > 4 && string(top[:4]) == "xn--" {
 		return true

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/internal/nodefacts"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -409,9 +410,9 @@ func FuzzNames(f *testing.F) {
 			return
 		}
 		sent := slices.Clone(m)
-		l, local := fast.classify(m[headerLen:], qtype)
+		l, local := fast.classify(m[wire.HeaderLen:], qtype)
 		text1 := text(l, local)
-		presentation, _, err := dns.UnpackDomainName(m, headerLen)
+		presentation, _, err := dns.UnpackDomainName(m, wire.HeaderLen)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // counting is a Receiver that counts results.
@@ -26,7 +27,7 @@ type counting struct {
 }
 
 // Receive implements block.Receiver.
-func (c *counting) Receive(_ *batch.Batch, _ []byte, _ *coherence.Voucher, _ int, err error) {
+func (c *counting) Receive(_ *batch.Batch, _ *wire.Reply, _ *coherence.Voucher, _ int, err error) {
 	if err != nil {
 		c.failed.Add(1)
 	} else {
@@ -133,8 +134,8 @@ func answerWithHandle(c net.Conn) {
 				m = dso.AppendSessionResponse(m[:2], binary.BigEndian.Uint16(m[2:]), dso.Opening{Instance: 1})
 			} else {
 				m[4] |= 0x80
-				opt := m[2+nameEnd(m[2:], headerLen)+typeClass:]
-				binary.BigEndian.PutUint16(opt[optLen-2:], binary.BigEndian.Uint16(opt[optLen-2:])+8)
+				opt := m[2+wire.QuestionEnd(m[2:]):]
+				binary.BigEndian.PutUint16(opt[wire.OPTLen-2:], binary.BigEndian.Uint16(opt[wire.OPTLen-2:])+8)
 				m[len(m)-1] = 8
 				m = append(m, 0, 0, 0, 0, 0, 0, 0, handle)
 			}
@@ -150,7 +151,7 @@ func answerWithHandle(c net.Conn) {
 type signalling chan error
 
 // Receive implements block.Receiver.
-func (s signalling) Receive(_ *batch.Batch, _ []byte, _ *coherence.Voucher, _ int, err error) {
+func (s signalling) Receive(_ *batch.Batch, _ *wire.Reply, _ *coherence.Voucher, _ int, err error) {
 	s <- err
 }
 
@@ -175,7 +176,7 @@ func TestExchange_CoherentAllocs(t *testing.T) {
 	f := chainOf(t, stanzaOf("coherent\ncaller node-a zone-1", at))
 	_ = exchangeAllocs(t, f)
 	within(t, "the session is open", func() bool { return metric(t, "nearside_forward_coherence_sessions", "to", at) == 1 })
-	if wire := overWire(t, f, question("www.example.org.")); wire.voucher == nil {
+	if got := overWire(t, f, question("www.example.org.")); got.voucher == nil {
 		t.Error("the answer has no handle")
 	}
 	if n := exchangeAllocs(t, f); n > maxCoherentAllocs {
@@ -202,7 +203,7 @@ func exchangeAllocs(t *testing.T, f *Forward) float64 {
 type pacing chan struct{}
 
 // Receive implements block.Receiver.
-func (p pacing) Receive(_ *batch.Batch, _ []byte, _ *coherence.Voucher, _ int, _ error) {
+func (p pacing) Receive(_ *batch.Batch, _ *wire.Reply, _ *coherence.Voucher, _ int, _ error) {
 	p <- struct{}{}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // replySeeds are replies with common and unusual contents, and some malformed ones.
@@ -51,57 +52,22 @@ func replySeeds(t testing.TB) (all [][]byte) {
 	return append(all, []byte("\x00\x00\x80\x05\x00\x00\x00\x00\x00\x00\x00\x00"))
 }
 
-// FuzzMessage asserts that package dns accepts the messages that parse accepts, and reads them in the same way, also after
-// options were removed.
-func FuzzMessage(f *testing.F) {
-	for _, b := range replySeeds(f) {
-		f.Add(b)
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) < headerLen {
-			return
-		}
-		var m message
-		if !m.parse(b, false) {
-			return
-		}
-		if len(compareMessage(t, &m).Question) != 1 {
-			t.Errorf("%x is accepted without a question", b)
-		}
-		if !m.simple {
-			t.Errorf("%x has several OPT records", b)
-			return
-		}
-		if m.opt == 0 {
-			return
-		}
-		without := message{b: bytes.Clone(b)}
-		if !without.parse(without.b, false) {
-			t.Fatalf("%x is refused the second time", b)
-		}
-		without.removeOptions(isHop)
-		if opt := compareMessage(t, &without).IsEdns0(); opt == nil || hasOption(opt, isHop) || without.hasOption(isHop) {
-			t.Errorf("%x without options has %v", b, opt)
-		}
-		without.removeOPT()
-		if opt := compareMessage(t, &without).IsEdns0(); opt != nil {
-			t.Errorf("%x without an OPT record has %v", b, opt)
-		}
-	})
-}
-
 // compareMessage returns the unpacked message, which must be complete and have the same fields.
 func compareMessage(t *testing.T, m *message) *dns.Msg {
 	t.Helper()
 	want := new(dns.Msg)
-	if err := want.Unpack(m.b); err != nil {
-		t.Fatalf("%x is accepted, but not by package dns: %v", m.b, err)
+	if err := want.Unpack(m.Message); err != nil {
+		t.Fatalf("%x is accepted, but not by package dns: %v", m.Message, err)
 	}
-	if m.rcode != want.Rcode || m.truncated() != want.Truncated || (m.opt > 0) != (want.IsEdns0() != nil) {
-		t.Errorf("%x: code %d, truncated %t, OPT at %d; want %v", m.b, m.rcode, m.truncated(), m.opt, want)
+	if m.Rcode != want.Rcode || m.Truncated() != want.Truncated || (m.OPT.At > 0) != (want.IsEdns0() != nil) {
+		t.Errorf("%x: code %d, truncated %t, OPT %+v; want %v", m.Message, m.Rcode, m.Truncated(), m.OPT, want)
 	}
-	if got := m.count(ancountAt) + m.count(nscountAt) + m.count(arcountAt); got != len(want.Answer)+len(want.Ns)+len(want.Extra) {
-		t.Errorf("%x: %d records are announced, want %v", m.b, got, want)
+	got := 0
+	for section := range wire.Sections {
+		got += wire.Count(m.Message, section.CountAt())
+	}
+	if got != len(want.Answer)+len(want.Ns)+len(want.Extra) {
+		t.Errorf("%x: %d records are announced, want %v", m.Message, got, want)
 	}
 	return want
 }
@@ -121,7 +87,7 @@ func TestUnpackReply(t *testing.T) {
 	for _, b := range replySeeds(t) {
 		want := new(dns.Msg)
 		accepted := want.Unpack(b) == nil
-		quick := new(message).parse(bytes.Clone(b), false)
+		ordinary := new(wire.Reply).Parse(b)
 		var m message
 		err := x.readReply(&m, &transport.Call{Reply: bytes.Clone(b)}, upstream, false)
 		if (err == nil) != accepted {
@@ -131,7 +97,7 @@ func TestUnpackReply(t *testing.T) {
 		case err != nil:
 			refused++
 			continue
-		case quick:
+		case ordinary:
 			parsed++
 		default:
 			unpacked++
@@ -150,8 +116,8 @@ func TestUnpackReply(t *testing.T) {
 	}
 }
 
-// TestMessage_Allocs: an ordinary reply is parsed and cleaned without allocations.
-func TestMessage_Allocs(t *testing.T) {
+// TestClean_Allocs: an ordinary reply is parsed and cleaned without allocations.
+func TestClean_Allocs(t *testing.T) {
 	x := &exchange{}
 	x.addedOPT = true
 	reply := addressReply(question("www.example.org."))
@@ -160,11 +126,10 @@ func TestMessage_Allocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := make([]byte, len(packed))
+	b, m := make([]byte, len(packed)), message{Reply: new(wire.Reply)}
 	if n := testing.AllocsPerRun(100, func() {
-		var m message
 		copy(b, packed)
-		if !m.parse(b, false) || x.clean(&m, false) != nil || m.opt != 0 {
+		if !m.Parse(b) || x.clean(&m, false) != nil || m.OPT.At != 0 {
 			t.Error("not cleaned")
 		}
 	}); n != 0 {

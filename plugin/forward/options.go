@@ -10,6 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 const (
@@ -109,7 +110,7 @@ func (c *config) withOptions(m *dns.Msg) *dns.Msg {
 	m = m.Copy().SetEdns0(ednsRoom, false)
 	opt := m.IsEdns0()
 	if c.caller != nil {
-		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: c.caller[optionHead:]})
+		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: c.caller[wire.OptionLen:]})
 	}
 	if c.coherent {
 		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: dso.OptionCode})

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // privateNames is the value of the option private_names.
@@ -81,7 +83,7 @@ func (f *Forward) localZoneOf(r *dns.Msg) *localZone {
 	if f.private == forwardPrivate {
 		return nil
 	}
-	var name [maxName + 1]byte
+	var name [wire.MaxName + 1]byte
 	q := &r.Question[0]
 	if _, err := dns.PackDomainName(q.Name, name[:], 0, nil, false); err != nil {
 		return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // queries are the forms of a query that upstreams get.
@@ -51,7 +52,8 @@ func (x *exchange) setMessage(state *request.Request) error {
 	list, _ := searchlist.OptionOf(r)
 	opt := 0
 	if out.IsEdns0() != nil {
-		opt = lastOPT(x.plain)
+		place, _ := wire.FindOPT(x.plain) // as IsEdns0 of package dns finds it
+		opt = place.At
 	}
 	x.addOptions(opt, state.Name(), list)
 	return nil
@@ -67,11 +69,11 @@ func isUnusual(r *dns.Msg) bool {
 
 // setQuery sets an ordinary query. Its options are for one hop.
 func (x *exchange) setQuery(q *answers.Query, packed []byte) {
-	end := headerLen + q.NameLen + typeClass
+	end := wire.HeaderLen + q.NameLen + wire.TypeClassLen
 	opt := 0
 	if q.EDNS {
 		opt = end
-		end += optLen
+		end += wire.OPTLen
 	}
 	x.plain = append(x.plain[:0], packed[:end]...)
 	if q.EDNS {
@@ -82,7 +84,7 @@ func (x *exchange) setQuery(q *answers.Query, packed []byte) {
 	}
 	name := ""
 	if q.Search != nil {
-		name, _, _ = dns.UnpackDomainName(packed[:headerLen+q.NameLen], headerLen) // Parse accepts valid names only
+		name, _, _ = dns.UnpackDomainName(packed[:wire.HeaderLen+q.NameLen], wire.HeaderLen) // Parse accepts valid names only
 	}
 	x.addOptions(opt, name, q.Search)
 }
@@ -118,11 +120,11 @@ func (x *exchange) withOptions(b []byte, opt int, list []byte, notify bool) []by
 	end := len(x.plain)
 	if opt == 0 {
 		b = append(b, x.plain...)
-		binary.BigEndian.PutUint16(b[arcountAt:], binary.BigEndian.Uint16(b[arcountAt:])+1)
+		binary.BigEndian.PutUint16(b[wire.ARCountAt:], binary.BigEndian.Uint16(b[wire.ARCountAt:])+1)
 		opt = len(b)
 		b = append(b, 0, 0, byte(dns.TypeOPT), ednsRoom>>8, ednsRoom&0xff, 0, 0, 0, 0, 0, 0)
 	} else {
-		end = opt + optLen + int(binary.BigEndian.Uint16(x.plain[opt+optLen-2:]))
+		end = opt + wire.OPTLen + int(binary.BigEndian.Uint16(x.plain[opt+wire.OPTLen-2:]))
 		b = append(b, x.plain[:end]...)
 	}
 	before := len(b)
@@ -133,7 +135,7 @@ func (x *exchange) withOptions(b []byte, opt int, list []byte, notify bool) []by
 	if notify {
 		b = append(b, notifyOption...)
 	}
-	length := b[opt+optLen-2:]
+	length := b[opt+wire.OPTLen-2:]
 	binary.BigEndian.PutUint16(length, binary.BigEndian.Uint16(length)+uint16(len(b)-before)) // #nosec G115 -- as below
 	if b = append(b, x.plain[end:]...); len(b) > dns.MaxMsgSize {
 		return b[:0]
@@ -141,32 +143,12 @@ func (x *exchange) withOptions(b []byte, opt int, list []byte, notify bool) []by
 	return b
 }
 
-// lastOPT returns the offset of the last OPT record of a packed query, as IsEdns0 of package dns finds it.
-func lastOPT(b []byte) (opt int) {
-	at := headerLen
-	for range binary.BigEndian.Uint16(b[qdcountAt:]) {
-		at = nameEnd(b, at) + typeClass
-	}
-	records := 0
-	for _, count := range []int{ancountAt, nscountAt, arcountAt} {
-		records += int(binary.BigEndian.Uint16(b[count:]))
-	}
-	for range records {
-		data := nameEnd(b, at) + recordLen
-		if binary.BigEndian.Uint16(b[data-recordLen:]) == dns.TypeOPT {
-			opt = at
-		}
-		at = data + int(binary.BigEndian.Uint16(b[data-2:]))
-	}
-	return opt
-}
-
 // zone is a zone in wire form.
 type zone []byte
 
 // newZone returns a zone of the Corefile, which is valid.
 func newZone(name string) zone {
-	b := make([]byte, maxName+1)
+	b := make([]byte, wire.MaxName+1)
 	end, err := dns.PackDomainName(name, b, 0, nil, false)
 	if err != nil {
 		return nil
@@ -179,5 +161,5 @@ func (z zone) has(name []byte) bool {
 	for len(name) > len(z) {
 		name = name[1+int(name[0]):]
 	}
-	return len(z) > 0 && answers.EqualNames(name, z)
+	return len(z) > 0 && wire.EqualNames(name, z)
 }

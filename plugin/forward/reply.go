@@ -9,6 +9,8 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 var (
@@ -16,9 +18,48 @@ var (
 	errRepacked  = errors.New("it cannot be packed")
 )
 
+// message is a parsed reply of an upstream.
+type message struct {
+	*wire.Reply                    // nil between two events
+	voucher     *coherence.Voucher // of the session over which it was received, or nil
+}
+
+// read parses a reply that is known to be valid.
+func (m *message) read(b []byte) bool {
+	if m.Reply == nil {
+		m.Reply = wire.NewReply()
+	}
+	return m.Parse(b) || m.Read(b)
+}
+
+// release ends the use of the reply.
+func (m *message) release() {
+	if m.Reply != nil {
+		m.Reply.Release()
+	}
+	*m = message{}
+}
+
+// reserved is a message that is used if no better one arrives.
+type reserved struct {
+	b       []byte // a copy
+	voucher *coherence.Voucher
+}
+
+func (r *reserved) truncated() bool { return r.b[wire.FlagsAt]&wire.TC != 0 }
+
+// useReserved makes the reserved message the present one.
+func (x *exchange) useReserved() {
+	x.message.read(x.reserved.b)
+	x.message.voucher = x.reserved.voucher
+}
+
 // readReply parses the reply of a call. The message is in the buffer of the call's reply, or a new one.
 func (x *exchange) readReply(m *message, call *transport.Call, from *upstream, overUDP bool) error {
-	if m.parse(call.Reply, false) {
+	if m.Reply == nil {
+		m.Reply = wire.NewReply()
+	}
+	if m.Parse(call.Reply) {
 		return nil
 	}
 	err := x.unpackReply(m, call.Reply)
@@ -49,8 +90,11 @@ func (x *exchange) unpackReply(m *message, b []byte) error {
 		reply.Question = query.Question
 	}
 	records := len(reply.Answer) + len(reply.Ns) + len(reply.Extra)
-	reply.Truncated = reply.Truncated || records < m.count(ancountAt)+m.count(nscountAt)+m.count(arcountAt)
-	if !dropMisplacedOPT(reply) && new(dns.Msg).Unpack(b) == nil && m.parse(b, true) { // not without the question
+	for section := range wire.Sections {
+		records -= wire.Count(b, section.CountAt())
+	}
+	reply.Truncated = reply.Truncated || records < 0
+	if !dropMisplacedOPT(reply) && new(dns.Msg).Unpack(b) == nil && m.Read(b) { // not without the question
 		return nil
 	}
 	return m.pack(reply)
@@ -75,7 +119,7 @@ func dropMisplacedOPT(reply *dns.Msg) (changed bool) {
 func (m *message) pack(reply *dns.Msg) error {
 	reply.Compress = true
 	b, err := reply.Pack()
-	if err == nil && !m.parse(b, true) {
+	if err == nil && !m.read(b) {
 		err = errRepacked
 	}
 	if err != nil {
@@ -86,7 +130,7 @@ func (m *message) pack(reply *dns.Msg) error {
 
 // change changes the message by a function for an unpacked one.
 func (m *message) change(change func(*dns.Msg)) error {
-	reply, err := answers.Unpack(m.b)
+	reply, err := answers.Unpack(m.Message)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // Data of HTTPS records that package dns refuses, RFC 9460 section 2.2: with a hint of 3 bytes, and with keys in the wrong order.
@@ -108,7 +110,7 @@ func TestMalformedReplyFailsAtOnce(t *testing.T) {
 	reply := func(m *dns.Msg, _ bool) []byte {
 		m.Answer = nil
 		b := pack(t, m)
-		b[ancountAt+1] = 1
+		b[wire.ANCountAt+1] = 1
 		b = append(b, 0xc0, byte(len(b)), 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 192, 0, 2, 1)
 		return b
 	}

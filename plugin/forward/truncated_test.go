@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // TestReplyThatEndsInsideARecord: over UDP such a reply is truncated, with or without the flag: the client retries over TCP.
@@ -22,7 +24,7 @@ func TestReplyThatEndsInsideARecord(t *testing.T) {
 						return b
 					}
 					if flag {
-						b[flagsAt] |= truncationBit
+						b[wire.FlagsAt] |= wire.TC
 					}
 					return bytes.Clone(b[:len(b)-missing])
 				}
@@ -55,7 +57,7 @@ func TestReplyWithoutItsLastRecordsIsTruncated(t *testing.T) {
 	t.Parallel()
 	reply := func(m *dns.Msg, _ bool) []byte {
 		b := pack(t, m)
-		b[ancountAt+1] = 3
+		b[wire.ANCountAt+1] = 3
 		return b
 	}
 	bothWays(t, "", reply, func(t *testing.T, _ *Forward, odd *atomic.Int32, _ bool, query func(*dns.Msg) answer) {

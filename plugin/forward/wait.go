@@ -35,9 +35,9 @@ type waiter struct {
 var waiters = sync.Pool{New: func() any { return &waiter{done: make(chan struct{}, 1)} }}
 
 // replied implements receiver.
-func (w *waiter) replied(_ *batch.Batch, reply *message, from *upstream, err error) {
+func (w *waiter) replied(_ *batch.Batch, reply message, from *upstream, err error) {
 	if w.from, w.err = from, err; err == nil {
-		w.reply, w.voucher = append(w.reply[:0], reply.b...), reply.voucher
+		w.reply, w.voucher = append(w.reply[:0], reply.Message...), reply.voucher
 	}
 	w.done <- struct{}{}
 }

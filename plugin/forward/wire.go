@@ -11,6 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 var _ serverblock.Exchanger = (*Forward)(nil)
@@ -24,7 +25,7 @@ type wireQuery struct {
 
 // Exchange implements serverblock.Exchanger.
 func (f *Forward) Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r serverblock.Receiver) bool {
-	name := packed[headerLen : headerLen+q.NameLen]
+	name := packed[wire.HeaderLen : wire.HeaderLen+q.NameLen]
 	first, tail := f.stanzaFor(name)
 	if first == nil || isTransfer(q.Type) || first.mayLeave(name) && tail != nil || first.mayAnswer(name, q.Type) {
 		return false
@@ -128,15 +129,15 @@ func (f *Forward) exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp 
 type wireReceiver exchange
 
 // replied implements receiver.
-func (w *wireReceiver) replied(b *batch.Batch, reply *message, _ *upstream, err error) {
+func (w *wireReceiver) replied(b *batch.Batch, reply message, _ *upstream, err error) {
 	x := (*exchange)(w)
 	switch {
 	case err != nil:
 		w.Receive(b, nil, nil, failureCode(err), err)
-	case x.f.passesOn(reply.rcode, reply.count(ancountAt)):
+	case x.f.passesOn(reply.Rcode, wire.Count(reply.Message, wire.ANCountAt)):
 		w.passOn(b)
 	default:
-		w.Receive(b, reply.b, reply.voucher, dns.RcodeSuccess, nil)
+		w.Receive(b, reply.Reply, reply.voucher, dns.RcodeSuccess, nil)
 	}
 }
 
@@ -144,7 +145,7 @@ func (w *wireReceiver) replied(b *batch.Batch, reply *message, _ *upstream, err 
 func (w *wireReceiver) passOn(b *batch.Batch) {
 	x := (*exchange)(w)
 	next, _ := x.f.Next.(*Forward)
-	next, _ = next.stanzaFor(x.wire.packed[headerLen : headerLen+x.wire.NameLen])
+	next, _ = next.stanzaFor(x.wire.packed[wire.HeaderLen : wire.HeaderLen+x.wire.NameLen])
 	if next == nil {
 		w.Receive(b, nil, nil, dns.RcodeServerFailure, plugin.Error(pluginName, errors.New("no next plugin found")))
 		return
@@ -156,7 +157,7 @@ func (w *wireReceiver) passOn(b *batch.Batch) {
 }
 
 // Receive implements serverblock.Receiver.
-func (w *wireReceiver) Receive(b *batch.Batch, reply []byte, v *coherence.Voucher, code int, err error) {
+func (w *wireReceiver) Receive(b *batch.Batch, reply *wire.Reply, v *coherence.Voucher, code int, err error) {
 	w.f.dismiss()
 	w.wire.receiver.Receive(b, reply, v, code, err)
 }
@@ -165,7 +166,7 @@ func (w *wireReceiver) Receive(b *batch.Batch, reply []byte, v *coherence.Vouche
 type nextReceiver exchange
 
 // Receive implements serverblock.Receiver.
-func (n *nextReceiver) Receive(b *batch.Batch, reply []byte, _ *coherence.Voucher, code int, err error) {
+func (n *nextReceiver) Receive(b *batch.Batch, reply *wire.Reply, _ *coherence.Voucher, code int, err error) {
 	(*wireReceiver)(n).Receive(b, reply, nil, code, err) // see withoutVoucher
 	(*exchange)(n).leave()
 }

@@ -19,6 +19,7 @@ import (
 	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // received is the result of an Exchanger.
@@ -32,8 +33,43 @@ type received struct {
 type receiving chan received
 
 // Receive implements block.Receiver.
-func (r receiving) Receive(_ *batch.Batch, reply []byte, _ *coherence.Voucher, code int, err error) {
-	r <- received{slices.Clone(reply), code, err}
+func (r receiving) Receive(_ *batch.Batch, reply *wire.Reply, _ *coherence.Voucher, code int, err error) {
+	if got, want := describeParsed(reply), describeParsed(reparsed(reply)); err == nil && got != want {
+		err = fmt.Errorf("the reply is\n%s\nand its message\n%s", got, want)
+	}
+	r <- received{messageOf(reply), code, err}
+}
+
+// messageOf returns a copy of the message of a reply, nil without one.
+func messageOf(reply *wire.Reply) []byte {
+	if reply == nil {
+		return nil
+	}
+	return slices.Clone(reply.Message)
+}
+
+// reparsed returns the message of a reply, parsed again.
+func reparsed(reply *wire.Reply) *wire.Reply {
+	if reply == nil {
+		return nil
+	}
+	again := new(wire.Reply)
+	if b := messageOf(reply); !reply.Ordinary || !again.Parse(b) {
+		again.Read(b)
+	}
+	return again
+}
+
+// describeParsed describes the parts of a reply.
+func describeParsed(r *wire.Reply) string {
+	if r == nil {
+		return "none"
+	}
+	text := fmt.Sprintf("%d %v %x", r.Rcode, r.OPT, r.Options())
+	if r.Ordinary {
+		text += fmt.Sprintf(" %+v %d %t %t", r.Plain(), r.Excess(), r.AnyCase, r.Escapes)
+	}
+	return text
 }
 
 // exchangeOver queries an Exchanger. It returns false if the plugin chain has to handle the query.
@@ -363,7 +399,7 @@ func TestMatchesWire(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wire := packed[headerLen : len(packed)-typeClass]
+		wire := packed[wire.HeaderLen : len(packed)-wire.TypeClassLen]
 		if got, want := f.matchesWire(wire), f.matches(strings.ToLower(name)); got != want {
 			t.Errorf("%s: %t, want %t", name, got, want)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -240,7 +241,7 @@ func (p *parity) same(d *datagram, got, want []byte) bool {
 	}
 	var q answers.Query
 	q.Parse(d.message)
-	name, _, _ := dns.UnpackDomainName(d.message, answers.HeaderLen)
+	name, _, _ := dns.UnpackDomainName(d.message, wire.HeaderLen)
 	if !p.shuffled[strings.ToLower(name)] {
 		return false
 	}

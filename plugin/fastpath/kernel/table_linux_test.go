@@ -20,6 +20,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -468,7 +469,7 @@ func receivable(f []byte) bool {
 	if f[12] == 0x86 {
 		head, address = etherLen+40, 16
 	}
-	if len(f) < head+8+answers.HeaderLen {
+	if len(f) < head+8+wire.HeaderLen {
 		return false
 	}
 	if address == 4 && folded(0, f[etherLen:head]) != 0xffff {
@@ -484,7 +485,7 @@ func receivable(f []byte) bool {
 	if !valid || int(udp[4])<<8|int(udp[5]) != len(udp) || !q.Parse(m) || q.Type != dns.TypeA {
 		return false
 	}
-	name, _, err := dns.UnpackDomainName(m, answers.HeaderLen)
+	name, _, err := dns.UnpackDomainName(m, wire.HeaderLen)
 	return err == nil && dns.CanonicalName(name) == web && (destination == listener4.Addr() || destination == listener6.Addr())
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // Carrier sends queries to an upstream. Its methods may be called concurrently, and call no Owner before they return.
@@ -130,7 +131,7 @@ func DropReasons() []string { return []string{WrongID, WrongQuestion, WrongCase,
 
 // prepare reports whether the query has one question.
 func (c *Call) prepare() bool {
-	c.question = questionEnd(c.Query)
+	c.question = wire.QuestionEnd(c.Query)
 	return c.question > 0
 }
 
@@ -151,7 +152,7 @@ func (c *Call) end(reply []byte, err error) bool {
 // restoreCase gives the question of a reply the case of the query.
 func (c *Call) restoreCase(reply []byte) {
 	if !c.Signed {
-		copy(reply[headerLen:c.question], c.Query[headerLen:])
+		copy(reply[wire.HeaderLen:c.question], c.Query[wire.HeaderLen:])
 	}
 }
 

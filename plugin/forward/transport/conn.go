@@ -6,6 +6,8 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 const (
@@ -309,7 +311,7 @@ func (p *Pool) dial(ctx context.Context, c *conn) (net.Conn, error) {
 // answer processes one message. If it does not answer the query of its id it is dropped, and the right one may follow.
 func (c *conn) answer(message []byte, now time.Time) {
 	p := c.pool
-	if len(message) < headerLen {
+	if len(message) < wire.HeaderLen {
 		p.Metrics.Dropped[Malformed].Inc()
 		return
 	}

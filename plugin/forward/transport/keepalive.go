@@ -1,6 +1,10 @@
 package transport
 
-import "time"
+import (
+	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
+)
 
 // keepAliveDoubt is the time without edns-tcp-keepalive after a query with it has failed, in which the server is checked.
 const keepAliveDoubt = 5 * time.Second
@@ -42,7 +46,7 @@ func (p *Pool) KeepAliveChecked(accepts bool) {
 // server that accepts the option have other reasons.
 func (c *conn) repeatPlain(f *flight, message []byte, now time.Time) bool {
 	p, call := c.pool, f.call
-	rcode := message[flagsAt+1] & rcodeMask
+	rcode := message[wire.RcodeAt] & wire.RcodeMask
 	switch {
 	case !f.isExtended():
 		return false

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // refusing serves connections whose queries without edns-tcp-keepalive are answered. It calls a function for the others.
@@ -24,7 +26,7 @@ func refusing(refuse func(*session, []byte)) func(*session) {
 // refusedWith answers with a response code.
 func refusedWith(rcode byte) func(*session, []byte) {
 	return func(c *session, q []byte) {
-		c.respond(edit(answer(q), func(b []byte) { b[flagsAt+1] |= rcode }))
+		c.respond(edit(answer(q), func(b []byte) { b[wire.RcodeAt] |= rcode }))
 	}
 }
 
@@ -64,7 +66,7 @@ func TestRefusedKeepAliveIsNotSeenByClients(t *testing.T) {
 					all[i].sendTo(b)
 				}
 				for _, s := range all {
-					if s.wait(); s.Err != nil || s.Reply[flagsAt+1]&rcodeMask != 0 {
+					if s.wait(); s.Err != nil || s.Reply[wire.RcodeAt]&wire.RcodeMask != 0 {
 						t.Fatalf("reply %x, error %v", s.Reply, s.Err)
 					}
 				}

@@ -8,28 +8,13 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
-)
 
-// slowQuestionEnd is questionEnd by package dns.
-func slowQuestionEnd(b []byte) int {
-	if len(b) < 12 || binary.BigEndian.Uint16(b[4:]) != 1 {
-		return 0
-	}
-	_, end, err := dns.UnpackDomainName(b, 12)
-	if err != nil || end+4 > len(b) {
-		return 0
-	}
-	for at := 12; at < end; at += int(b[at]) + 1 { // package dns follows pointers
-		if b[at] > 63 {
-			return 0
-		}
-	}
-	return end + 4
-}
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
+)
 
 // slowCheck is check in simple steps.
 func slowCheck(query, reply []byte) string {
-	end := slowQuestionEnd(query)
+	end := wire.QuestionEnd(query)
 	if len(reply) < 12 {
 		return Malformed
 	}
@@ -43,7 +28,7 @@ func slowCheck(query, reply []byte) string {
 	if binary.BigEndian.Uint16(reply[4:]) == 0 && refuses {
 		return ""
 	}
-	at := slowQuestionEnd(reply)
+	at := wire.QuestionEnd(reply)
 	if at == 0 {
 		return WrongQuestion
 	}
@@ -120,7 +105,7 @@ func FuzzCheck(f *testing.F) {
 	f.Add(question(f, "."), answer(question(f, ".")))
 	f.Add(question(f, "\\000\\@\\255A[.x."), answer(question(f, "\\000`\\255a{.x.")))
 	f.Fuzz(func(t *testing.T, query, reply []byte) {
-		end := questionEnd(query)
+		end := wire.QuestionEnd(query)
 		if end == 0 {
 			return
 		}
@@ -146,74 +131,17 @@ func TestIsCut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for end := questionEnd(b); end <= len(b); end++ {
-			if got, want := isCut(slices.Clip(b[:end]), questionEnd(b)), end < len(b); got != want {
+		for end := wire.QuestionEnd(b); end <= len(b); end++ {
+			if got, want := isCut(slices.Clip(b[:end])), end < len(b); got != want {
 				t.Errorf("%d of %d bytes: %t", end, len(b), got)
 			}
 		}
 	}
-	if isCut(edit(rcodeOnly(dns.RcodeRefused), func(b []byte) { b[ancountAt+1] = 9 }), questionEnd(question(t, "www.example."))) {
+	if isCut(edit(rcodeOnly(dns.RcodeRefused), func(b []byte) { b[wire.ANCountAt+1] = 9 })) {
 		t.Error("a header without a question")
 	}
 }
 
-func TestQuestionEnd(t *testing.T) {
-	header := func(questions byte) []byte { return []byte{0, 0, 1, 0, 0, questions, 0, 0, 0, 0, 0, 0} }
-	label := func(n int) []byte { return append([]byte{byte(n)}, bytes.Repeat([]byte{'a'}, n)...) }
-	name := func(lengths ...int) []byte {
-		b := header(1)
-		for _, n := range lengths {
-			b = append(b, label(n)...)
-		}
-		return append(b, 0, 0, 1, 0, 1)
-	}
-	for _, c := range []struct {
-		name    string
-		message []byte
-		want    int
-	}{
-		{"the root", name(), 17},
-		{"two labels", name(3, 7), 29},
-		{"a label of 63", name(63), 81},
-		{"a label of 64", name(64), 0},
-		{"a name of 255", name(63, 63, 63, 61), 12 + 255 + 4},
-		{"a name of 256", name(63, 63, 63, 62), 0},
-		{"more behind it", append(name(3), 9, 9), 21},
-		{"a pointer", append(header(1), 0xc0, 0, 0, 1, 0, 1), 0},
-		{"a label and a pointer", append(header(1), 1, 'a', 0xc0, 12, 0, 1, 0, 1), 0},
-		{"no root", append(header(1), 1, 'a'), 0},
-		{"a label that is cut off", append(header(1), 9, 'a', 0, 0, 1, 0, 1), 0},
-		{"a class that is cut off", name(3)[:20], 0},
-		{"no question", append(header(0), name(3)[12:]...), 0},
-		{"two questions", append(header(2), name(3)[12:]...), 0},
-		{"a header", header(1), 0},
-		{"half a header", header(1)[:6], 0},
-		{"nothing", nil, 0},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := questionEnd(c.message); got != c.want {
-				t.Errorf("%d, want %d", got, c.want)
-			}
-			if got := slowQuestionEnd(c.message); got != c.want {
-				t.Errorf("the slow version: %d, want %d", got, c.want)
-			}
-		})
-	}
-}
-
-func FuzzQuestionEnd(f *testing.F) {
-	f.Add(question(f, "www.example."))
-	f.Add(question(f, "."))
-	f.Add(question(f, strings.Repeat(strings.Repeat("a", 63)+".", 3)+strings.Repeat("b", 61)+"."))
-	f.Add([]byte("\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"))
-	f.Fuzz(func(t *testing.T, message []byte) {
-		if got, want := questionEnd(message), slowQuestionEnd(message); got != want {
-			t.Errorf("%d, the slow version returns %d: %x", got, want, message)
-		}
-	})
-}
-
-// withOPT packs a query with an OPT record of some options.
 func withOPT(t testing.TB, options ...dns.EDNS0) []byte {
 	t.Helper()
 	m := new(dns.Msg)
@@ -253,7 +181,7 @@ func TestAppendKeepAlive(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := slices.Clone(c.query)
-			got := appendKeepAlive([]byte("before"), c.query, questionEnd(c.query))
+			got := appendKeepAlive([]byte("before"), c.query, wire.QuestionEnd(c.query))
 			if !bytes.Equal(c.query, before) {
 				t.Error("the query was changed")
 			}
@@ -314,13 +242,13 @@ func FuzzAppendKeepAlive(f *testing.F) {
 	f.Add(withOPT(f, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}))
 	f.Add(withOPT(f, &dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, Address: []byte{0, 0, 0, 0}}))
 	f.Fuzz(func(t *testing.T, query []byte) {
-		end := questionEnd(query)
+		end := wire.QuestionEnd(query)
 		if end == 0 || len(query) > maxMessage {
 			return
 		}
 		got := appendKeepAlive(nil, query, end)
-		if len(got) > maxMessage || questionEnd(got) != end {
-			t.Fatalf("%d bytes, the question ends at %d", len(got), questionEnd(got))
+		if len(got) > maxMessage || wire.QuestionEnd(got) != end {
+			t.Fatalf("%d bytes, the question ends at %d", len(got), wire.QuestionEnd(got))
 		}
 		sameButKeepAlive(t, query, got)
 	})

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 func TestPipelining(t *testing.T) {
@@ -219,7 +221,7 @@ func TestAnswerInAnotherCase(t *testing.T) {
 	b := newTestbed(t, newServer(t), 10, 1)
 	s := b.send("wWw.eXample.")
 	one := b.accept()
-	one.respond(edit(answer(one.query()), func(b []byte) { copy(b[headerLen:], "\x03www\x07EXAMPLE") }))
+	one.respond(edit(answer(one.query()), func(b []byte) { copy(b[wire.HeaderLen:], "\x03www\x07EXAMPLE") }))
 	s.answered()
 	if !s.CaseChanged || number(b.Metrics.Case) != 1 || b.Metrics.dropped() != [4]int{} {
 		t.Errorf("case changed: %t, %d counted, %v dropped", s.CaseChanged, number(b.Metrics.Case), b.Metrics.dropped())
@@ -365,7 +367,7 @@ func TestFirstQueryHasKeepAlive(t *testing.T) {
 
 // withKeepAlive returns the answer to a query without an OPT record, with edns-tcp-keepalive in tenths of a second.
 func withKeepAlive(query []byte, tenths uint16) []byte {
-	return append(edit(answer(query), func(b []byte) { b[arcountAt+1]++ }),
+	return append(edit(answer(query), func(b []byte) { b[wire.ARCountAt+1]++ }),
 		0, 0, typeOPT, 4, 208, 0, 0, 0, 0, 0, 6, 0, optionKeepAlive, 0, 2, byte(tenths>>8), byte(tenths))
 }
 
@@ -454,7 +456,7 @@ func FuzzKeepAliveOf(f *testing.F) {
 	}
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) < headerLen {
+		if len(b) < wire.HeaderLen {
 			return
 		}
 		idle, ok := keepAliveOf(b)

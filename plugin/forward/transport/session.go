@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 const (
@@ -105,7 +106,7 @@ func (c *conn) isDSO(message []byte) bool {
 func (c *conn) receiveDSO(message []byte, now time.Time) error {
 	s := c.session
 	s.heardAt = now
-	if message[flagsAt]&responseBit != 0 {
+	if message[wire.FlagsAt]&wire.QR != 0 {
 		if !s.awaits || binary.BigEndian.Uint16(message) != s.id {
 			return errUnexpectedDSO
 		}
@@ -141,7 +142,7 @@ func (c *conn) responded(message []byte, now time.Time) error {
 	p, s := c.pool, c.session
 	s.awaits = false
 	m, err := dso.Parse(message)
-	if rcode := int(message[flagsAt+1] & rcodeMask); rcode != dso.NoError || !dso.IsDSO(message) {
+	if rcode := int(message[wire.RcodeAt] & wire.RcodeMask); rcode != dso.NoError || !dso.IsDSO(message) {
 		return c.rejected(&m, err == nil, rcode, now)
 	}
 	opening, ok := openingOf(&m)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // coherentBed is a pool with sessions, and its server.
@@ -101,15 +102,15 @@ func (b *coherentBed) send(name string) *sent {
 	b.t.Helper()
 	s := newSent(b.t, name)
 	s.Query = answerWith(s.Query)
-	s.Query[flagsAt] &^= responseBit
+	s.Query[wire.FlagsAt] &^= wire.QR
 	s.sendTo(b.Pool)
 	return s
 }
 
 // answerWith returns the answer to a query, which has no records but an OPT record, with handles.
 func answerWith(query []byte, handles ...uint64) []byte {
-	reply := answer(query[:questionEnd(query)])
-	binary.BigEndian.PutUint16(reply[arcountAt:], 1)
+	reply := answer(query[:wire.QuestionEnd(query)])
+	binary.BigEndian.PutUint16(reply[wire.ARCountAt:], 1)
 	data := dso.AppendHandles(nil, handles)
 	reply = append(reply, 0, 0, typeOPT, 4, 208, 0, 0, 0, 0)
 	reply = binary.BigEndian.AppendUint16(reply, uint16(4+len(data)))
@@ -352,7 +353,7 @@ func TestSession_NoOption(t *testing.T) {
 	b := newCoherent(t, newServer(t), 100, 1)
 	s := newSent(t, "www.example.")
 	s.Query = answerWith(s.Query) // with an OPT record
-	s.Query[flagsAt] &^= responseBit
+	s.Query[wire.FlagsAt] &^= wire.QR
 	s.sendTo(b.Pool)
 	c := b.acceptFirst()
 	q := c.query()

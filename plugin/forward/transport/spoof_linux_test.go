@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -44,8 +45,8 @@ func (s *spoofer) send(from, to *net.UDPAddr, payload []byte) {
 
 // forged returns a forged answer, with an A record.
 func forged(query []byte) []byte {
-	return append(edit(answer(query), func(b []byte) { b[ancountAt+1]++ }),
-		0xc0, headerLen, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 66)
+	return append(edit(answer(query), func(b []byte) { b[wire.ANCountAt+1]++ }),
+		0xc0, wire.HeaderLen, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 66)
 }
 
 // An attacker who knows the port of an idle socket fills it with answers of all ids before the query is sent. None of
@@ -72,7 +73,7 @@ func TestUDPAnswersBeforeTheQuery(t *testing.T) {
 		}
 		upstream.respond(next, answer(next.query))
 		victim.answered()
-		if victim.Reply[ancountAt+1] != 0 {
+		if victim.Reply[wire.ANCountAt+1] != 0 {
 			t.Fatalf("round %d: the answer is the forged one: %x", round, victim.Reply)
 		}
 		if dropped := d.Metrics.dropped(); dropped != [4]int{} {

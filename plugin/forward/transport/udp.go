@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 const (
@@ -123,9 +124,7 @@ func (d *Datagrams) write(s *socket, call *Call) error {
 	defer queryBuffers.Put(buf)
 	*buf = append((*buf)[:0], call.Query...)
 	if call.AnyCase && !call.Signed {
-		for i, c := range (*buf)[headerLen : call.question-typeClass] {
-			(*buf)[headerLen+i] = lower(c)
-		}
+		wire.LowerName((*buf)[wire.HeaderLen : call.question-wire.TypeClassLen])
 	}
 	s.id = uint16(rand.Uint32()) // #nosec G404 G115 -- ChaCha8, seeded by the system
 	setID(*buf, s.id)
@@ -284,7 +283,7 @@ func (s *socket) examine(reply []byte) ([]byte, error) {
 	d, call := s.d, s.call
 	d.Metrics.Received.Inc()
 	reason := check(call.Query[:call.question], reply)
-	if len(reply) >= headerLen && binary.BigEndian.Uint16(reply) != s.id {
+	if len(reply) >= wire.HeaderLen && binary.BigEndian.Uint16(reply) != s.id {
 		reason = WrongID
 		s.guesses++
 	}
@@ -293,7 +292,7 @@ func (s *socket) examine(reply []byte) ([]byte, error) {
 		reason = ""
 	}
 	switch {
-	case reason == "" && (len(reply) >= call.room() || isCut(reply, call.question)): // the answer is cut off, or may be
+	case reason == "" && (len(reply) >= call.room() || isCut(reply)): // the answer is cut off, or may be
 		return truncated(reply[:call.question]), nil
 	case reason == "":
 		return reply, nil
@@ -334,7 +333,7 @@ func (d *Datagrams) repeat(s *socket, call *Call, err error) bool {
 // 6.2.3.
 func (c *Call) room() int {
 	opt := c.Query[c.question:]
-	if len(opt) >= optLen && opt[0] == 0 && binary.BigEndian.Uint16(opt[1:]) == typeOPT {
+	if len(opt) >= wire.OPTLen && opt[0] == 0 && binary.BigEndian.Uint16(opt[1:]) == typeOPT {
 		return max(maxReply, int(binary.BigEndian.Uint16(opt[3:]))+1)
 	}
 	return maxReply
@@ -343,8 +342,8 @@ func (c *Call) room() int {
 // truncated returns a truncated answer with the header and question of another, RFC 1035 section 4.1.1.
 func truncated(begin []byte) []byte {
 	reply := append([]byte(nil), begin...)
-	reply[flagsAt] |= truncationBit
-	clear(reply[ancountAt:headerLen])
+	reply[wire.FlagsAt] |= wire.TC
+	clear(reply[wire.ANCountAt:wire.HeaderLen])
 	return reply
 }
 

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // packet is a query over UDP and its sender.
@@ -212,7 +214,7 @@ func TestUDPAnswerInAnotherCase(t *testing.T) {
 			one.Signed = signed
 			one.sendTo(d)
 			p := s.next()
-			upper := func(b []byte) { copy(b[headerLen:], "\x03WWW\x07EXAMPLE") }
+			upper := func(b []byte) { copy(b[wire.HeaderLen:], "\x03WWW\x07EXAMPLE") }
 			s.respond(p, edit(answer(p.query), upper))
 			next := s.next()
 			want := question(t, "www.example.")
@@ -224,7 +226,7 @@ func TestUDPAnswerInAnotherCase(t *testing.T) {
 			}
 			s.respond(next, edit(answer(next.query), upper))
 			one.wait()
-			got := string(one.Reply[headerLen:one.question])
+			got := string(one.Reply[wire.HeaderLen:one.question])
 			if one.Err != nil || !one.CaseChanged || signed != strings.HasPrefix(got, "\x03WWW") {
 				t.Errorf("error %v, case changed: %t, question %q", one.Err, one.CaseChanged, got)
 			}
@@ -531,7 +533,7 @@ func TestUDPLongAnswers(t *testing.T) {
 			one := newSent(t, "long.example.")
 			plain := len(one.Query)
 			if c.size > 0 {
-				one.Query = append(edit(one.Query, func(b []byte) { b[arcountAt+1]++ }), 0, 0, typeOPT, byte(c.size>>8), byte(c.size), 0, 0, 0, 0, 0, 0)
+				one.Query = append(edit(one.Query, func(b []byte) { b[wire.ARCountAt+1]++ }), 0, 0, typeOPT, byte(c.size>>8), byte(c.size), 0, 0, 0, 0, 0, 0)
 			}
 			one.sendTo(d)
 			p := s.next()
@@ -542,7 +544,7 @@ func TestUDPLongAnswers(t *testing.T) {
 			if c.truncated {
 				want = plain
 			}
-			if one.Err != nil || len(one.Reply) != want || id(one.Reply) != 0xabcd || (one.Reply[flagsAt]&truncationBit != 0) != c.truncated {
+			if one.Err != nil || len(one.Reply) != want || id(one.Reply) != 0xabcd || (one.Reply[wire.FlagsAt]&wire.TC != 0) != c.truncated {
 				t.Errorf("%d bytes, error %v", len(one.Reply), one.Err)
 			}
 		})

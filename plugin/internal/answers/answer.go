@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // Answer is a packed reply without an OPT record, with the offsets of the fields that AppendReply patches.
@@ -40,79 +42,59 @@ var (
 	errUnstorable = errors.New("answer with an OPT or TSIG record")
 )
 
-// minRecordLen is the length of a record of the root without data, RFC 1035 section 4.1.3.
-const minRecordLen = 1 + 10
-
 // newAnswer returns the Answer of a packed reply with one question and without an OPT record. It copies the bytes, to one
 // allocation with all offsets.
-func newAnswer(packed []byte) (Answer, error) {
-	n := len(packed)
-	if n < HeaderLen || n > dns.MaxMsgSize-OptLen || binary.BigEndian.Uint16(packed[4:]) != 1 {
-		return Answer{}, errMalformed
-	}
-	records := 0
-	for _, countAt := range sectionCounts {
-		records += int(binary.BigEndian.Uint16(packed[countAt:]))
-	}
-	if records > n/minRecordLen {
+func newAnswer(body *wire.Body) (Answer, error) {
+	n, records := len(body.Bytes), len(body.Records)
+	question := wire.QuestionEnd(body.Bytes) // without compression of its name, which AppendReply overwrites with the query's
+	if question == 0 || n > wire.MaxMessage-wire.OPTLen {
 		return Answer{}, errMalformed
 	}
 	b := make([]byte, n+2*2*records)
-	copy(b, packed)
+	copy(b, body.Bytes)
 	ttls := n + 2*records
 	a := Answer{packed: b[:n:n], ttls: b[n:n:ttls], owners: b[ttls:ttls]}
-	if err := a.parse(); err != nil {
+	if err := a.setRecords(body, b[wire.HeaderLen:question-wire.TypeClassLen]); err != nil {
 		return Answer{}, err
 	}
 	return a, nil
 }
 
-// sectionCounts are the offsets of the numbers of records, RFC 1035 section 4.1.1.
-var sectionCounts = [3]int{sectionAnswer: 6, sectionAuthority: 8, sectionAdditional: 10}
+// readAnswer is newAnswer for a message whose records were not read.
+func readAnswer(packed []byte) (Answer, error) {
+	var buf [16]wire.Record
+	body, ok := wire.ReadBody(buf[:0], packed)
+	if !ok {
+		return Answer{}, errMalformed
+	}
+	return newAnswer(&body)
+}
 
-// parse sets the fields other than packed.
-func (a *Answer) parse() error {
-	packed := a.packed
-	var q Query
-	if !q.parseName(packed) { // without compression, since AppendReply overwrites it with the query's name
-		return errMalformed
-	}
-	question := HeaderLen + q.NameLen
-	at := question + 4
-	var sections [3]sectionOrder
-	if at > len(packed) {
-		return errMalformed
-	}
-	for section, countAt := range sectionCounts {
-		for range binary.BigEndian.Uint16(packed[countAt:]) {
-			r, ok := readRecord(packed, at)
-			if !ok {
-				return errMalformed
-			}
-			if r.rrtype == dns.TypeOPT || r.rrtype == dns.TypeTSIG {
+// setRecords sets the fields other than packed. name is the question's.
+func (a *Answer) setRecords(body *wire.Body, name []byte) error {
+	var orders [wire.Sections]sectionOrder
+	for s := range wire.Sections {
+		for _, r := range body.Records[body.First[s]:body.First[s+1]] {
+			if r.Type == dns.TypeOPT || r.Type == dns.TypeTSIG {
 				return errUnstorable
 			}
-			a.addOffsets(r, section, packed[HeaderLen:question])
-			sections[section].add(packed, r)
-			at = r.end
+			a.addOffsets(r, s, name)
+			orders[s].add(a.packed, r)
 		}
-	}
-	if at != len(packed) {
-		return errMalformed
 	}
 	if a.Rcode() != dns.RcodeSuccess || a.shuffled.count < 2 { // loadbalance does not change errors
 		a.shuffled = addressRun{}
 	}
 	if a.Rcode() == dns.RcodeSuccess {
-		a.setOrder(&sections)
+		a.setOrder(&orders)
 	}
 	return nil
 }
 
 // setOrder sets glue, glueCount and ordered. In each section, CoreDNS's loadbalance sorts records (CNAMEs, others,
 // addresses, MX) and shuffles the addresses and the MX records.
-func (a *Answer) setOrder(sections *[3]sectionOrder) {
-	answer, authority, additional := &sections[sectionAnswer], &sections[sectionAuthority], &sections[sectionAdditional]
+func (a *Answer) setOrder(sections *[wire.Sections]sectionOrder) {
+	answer, authority, additional := &sections[wire.Answer], &sections[wire.Authority], &sections[wire.Additional]
 	if additional.addresses > 1 && additional.addresses <= maxGlue && additional.movable && additional.mx == 0 && !additional.unsorted {
 		a.glue, a.glueCount = uint16(additional.first), uint16(additional.addresses) // #nosec G115 -- a message is shorter than 64 KiB
 	}
@@ -137,18 +119,18 @@ type sectionOrder struct {
 }
 
 // add adds the next record of the section.
-func (p *sectionOrder) add(b []byte, r record) {
+func (p *sectionOrder) add(b []byte, r wire.Record) {
 	rank := 1
-	switch r.rrtype {
+	switch r.Type {
 	case dns.TypeCNAME:
 		rank = 0
 	case dns.TypeA, dns.TypeAAAA:
 		rank = 2
 		if p.addresses == 0 {
-			p.first, p.movable = r.owner, true
+			p.first, p.movable = int(r.Owner), true
 		}
 		p.addresses++
-		p.movable = p.movable && pointsBefore(b, r.owner, p.first)
+		p.movable = p.movable && pointsBefore(b, int(r.Owner), p.first)
 	case dns.TypeMX:
 		rank = 3
 		p.mx++
@@ -159,98 +141,48 @@ func (p *sectionOrder) add(b []byte, r record) {
 
 // pointsBefore reports whether a name has no compression pointer, or one to an offset before a limit. The name is valid.
 func pointsBefore(b []byte, at, limit int) bool {
-	for b[at] != 0 {
-		if b[at]&0xc0 == 0xc0 {
-			return int(binary.BigEndian.Uint16(b[at:])&0x3fff) < limit
-		}
-		at += 1 + int(b[at])
+	if wire.NameEnd(b, at) > 0 {
+		return true
 	}
-	return true
+	return int(binary.BigEndian.Uint16(b[wire.SkipName(b, at)-2:])&0x3fff) < limit
 }
-
-// record has the offsets of the parts of a resource record.
-type record struct {
-	owner, ttl, data, end int
-	rrtype                uint16
-}
-
-func readRecord(b []byte, at int) (r record, ok bool) {
-	r.owner = at
-	if at, ok = SkipName(b, at); !ok || at+10 > len(b) {
-		return r, false
-	}
-	r.rrtype, r.ttl, r.data = binary.BigEndian.Uint16(b[at:]), at+4, at+10
-	r.end = r.data + int(binary.BigEndian.Uint16(b[at+8:]))
-	return r, r.end <= len(b)
-}
-
-// SkipName returns the end of the name at an offset of a message. A compression pointer ends a name.
-func SkipName(b []byte, at int) (end int, ok bool) {
-	for at < len(b) {
-		switch n := int(b[at]); {
-		case n == 0:
-			return at + 1, true
-		case n&0xc0 == 0xc0:
-			return at + 2, at+2 <= len(b)
-		case n > maxLabelLen:
-			return 0, false
-		default:
-			at += 1 + n
-		}
-	}
-	return 0, false
-}
-
-const (
-	sectionAnswer     = 0
-	sectionAuthority  = 1
-	sectionAdditional = 2
-)
 
 // addOffsets adds the offsets of a record's fields that AppendReply patches. name is the question's.
-func (a *Answer) addOffsets(r record, section int, name []byte) {
-	a.ttls = a.ttls.add(r.ttl)
-	if owner := a.packed[r.owner:min(r.owner+len(name), len(a.packed))]; equalFold(owner, name) {
-		a.owners = a.owners.add(r.owner)
+func (a *Answer) addOffsets(r wire.Record, section wire.Section, name []byte) {
+	owner, end := int(r.Owner), int(r.End)
+	a.ttls = a.ttls.add(r.TTLAt())
+	if wire.EqualNames(a.packed[owner:min(owner+len(name), len(a.packed))], name) {
+		a.owners = a.owners.add(owner)
 	}
 	// The serial is the first of five numbers at the end, RFC 1035 section 3.3.13.
-	if section == sectionAuthority && r.rrtype == dns.TypeSOA && r.end-r.data >= 20 {
-		a.serial = uint16(r.end - 20) // #nosec G115
+	if section == wire.Authority && r.Type == dns.TypeSOA && end-int(r.Data) >= 20 {
+		a.serial = uint16(end - 20) // #nosec G115
 	}
-	if section == sectionAnswer {
+	if section == wire.Answer {
 		a.shuffled.add(a.packed, r)
 	}
 }
 
 // add adds the next record of the answer section. A run is at the end of the section, and its records differ only in the
 // address, so that Shuffle exchanges addresses instead of records; other records have a significant order.
-func (s *addressRun) add(b []byte, r record) {
-	size := r.end - r.data
-	if r.rrtype == dns.TypeA && size == 4 || r.rrtype == dns.TypeAAAA && size == 16 {
-		stride := r.end - r.owner
-		if previous := r.owner - stride; s.count > 0 && int(s.size) == size && int(s.stride) == stride &&
-			previous == int(s.first)+(int(s.count)-1)*stride-(r.data-r.owner) && // adjacent and of the same length
-			string(b[previous:previous+r.data-r.owner]) == string(b[r.owner:r.data]) {
+func (s *addressRun) add(b []byte, r wire.Record) {
+	owner, data, size := int(r.Owner), int(r.Data), int(r.End-r.Data)
+	if r.Type == dns.TypeA && size == 4 || r.Type == dns.TypeAAAA && size == 16 {
+		stride := int(r.End) - owner
+		if previous := owner - stride; s.count > 0 && int(s.size) == size && int(s.stride) == stride &&
+			previous == int(s.first)+(int(s.count)-1)*stride-(data-owner) && // adjacent and of the same length
+			string(b[previous:previous+data-owner]) == string(b[owner:data]) {
 			s.count++
 			return
 		}
-		*s = addressRun{first: uint16(r.data), stride: uint16(stride), size: uint8(size), count: 1} // #nosec G115
+		*s = addressRun{first: r.Data, stride: uint16(stride), size: uint8(size), count: 1} // #nosec G115
 		return
 	}
 	*s = addressRun{}
 }
 
-func equalFold(a, b []byte) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i, c := range a {
-		if lower(c) != lower(b[i]) {
-			return false
-		}
-	}
-	return true
-}
+// Bytes returns the reply without an OPT record.
+func (a *Answer) Bytes() []byte { return a.packed }
 
 // Len returns the length of the answer in bytes, without an OPT record.
 func (a *Answer) Len() int { return len(a.packed) }
@@ -263,7 +195,7 @@ func (a *Answer) Unpacks() bool {
 }
 
 // Rcode returns the response code, RFC 1035 section 4.1.1.
-func (a *Answer) Rcode() int { return int(a.packed[3] & rcodeMask) }
+func (a *Answer) Rcode() int { return int(a.packed[3] & wire.RcodeMask) }
 
 // HasData reports whether the reply is NOERROR with records in the answer section. An alias to a name that does not exist
 // is NXDOMAIN.
@@ -312,7 +244,7 @@ type Patch struct {
 // ReplyLen returns the length of the reply to a query in bytes.
 func (a *Answer) ReplyLen(q *Query, p *Patch) int {
 	if q.EDNS {
-		return len(a.packed) + OptLen + len(p.Options)
+		return len(a.packed) + wire.OPTLen + len(p.Options)
 	}
 	return len(a.packed)
 }
@@ -324,14 +256,14 @@ func (a *Answer) AppendReply(dst, query []byte, q *Query, p *Patch) []byte {
 	dst = append(dst, a.packed...)
 	m := dst[start:]
 	m[0], m[1] = query[0], query[1]
-	m[2] = bitQR | m[2]&bitAA | flag(q.RD, bitRD)
-	ad := m[3] & bitAD
+	m[2] = wire.QR | m[2]&wire.AA | wire.Flag(q.RD, wire.RD)
+	ad := m[3] & wire.AD
 	if !q.DO && !q.AD { // RFC 6840 section 5.7
 		ad = 0
 	}
-	m[3] = m[3]&(bitRA|rcodeMask) | ad | flag(q.CD, bitCD)
-	name := query[HeaderLen : HeaderLen+q.NameLen]
-	copy(m[HeaderLen:], name)
+	m[3] = m[3]&(wire.RA|wire.RcodeMask) | ad | wire.Flag(q.CD, wire.CD)
+	name := query[wire.HeaderLen : wire.HeaderLen+q.NameLen]
+	copy(m[wire.HeaderLen:], name)
 	if q.Upper {
 		for rest := a.owners; len(rest) >= 2; rest = rest[2:] {
 			copy(m[binary.BigEndian.Uint16(rest):], name)
@@ -404,8 +336,8 @@ func (a *Answer) shuffleGlue(dst []byte, start int, random uint64) []byte {
 	before, at := dst[end:], 0
 	for i := range count {
 		order[i] = uint8(i) // #nosec G115 -- below maxGlue
-		r, _ := readRecord(before, at)
-		at = r.end
+		r, _ := wire.ReadRecord(before, at)
+		at = int(r.End)
 		starts[i+1] = uint16(at) // #nosec G115 -- a message is shorter than 64 KiB
 	}
 	for i := count - 1; i > 0; i-- {
@@ -433,7 +365,7 @@ func appendOpt(dst []byte, q *Query, options []byte) []byte {
 	dst = binary.BigEndian.AppendUint16(dst, q.UDPSize)
 	var flags uint32
 	if q.DO {
-		flags = doFlag
+		flags = wire.DO
 	}
 	dst = binary.BigEndian.AppendUint32(dst, flags)
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(options))) // #nosec G115 -- stored options are short

@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -77,8 +78,8 @@ func lastSOA(rrs []dns.RR) int {
 func checkReply(t *testing.T, answer, query *dns.Msg, p *Patch) {
 	t.Helper()
 	packed := packMsg(t, answer)
-	a, err := newAnswer(append(make([]byte, 0, len(packed)), packed...))
-	if len(packed) > dns.MaxMsgSize-OptLen {
+	a, err := readAnswer(append(make([]byte, 0, len(packed)), packed...))
+	if len(packed) > dns.MaxMsgSize-wire.OPTLen {
 		if err == nil {
 			t.Fatalf("accepted an answer of %d bytes", len(packed))
 		}
@@ -279,7 +280,7 @@ func TestAppendReply(t *testing.T) {
 // packedAnswer returns the packed form of a message.
 func packedAnswer(t testing.TB, m *dns.Msg) Answer {
 	t.Helper()
-	a, err := newAnswer(packMsg(t, m))
+	a, err := readAnswer(packMsg(t, m))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,18 +311,18 @@ func TestNewAnswerRefuses(t *testing.T) {
 		"OPT":                 {pack(func(m *dns.Msg) { m.SetEdns0(1232, false) }), errUnstorable},
 		"TSIG":                {pack(func(m *dns.Msg) { m.SetTsig("k.", dns.HmacSHA256, 300, 1) }), errUnstorable},
 		"trailing byte":       {append(bytes.Clone(whole), 0), errMalformed},
-		"pointer in question": {append(append(bytes.Clone(whole[:HeaderLen]), 1, 'a', 0xc0, 20, 0, 1, 0, 1), make([]byte, 8)...), errMalformed},
+		"pointer in question": {append(append(bytes.Clone(whole[:wire.HeaderLen]), 1, 'a', 0xc0, 20, 0, 1, 0, 1), make([]byte, 8)...), errMalformed},
 		"name of 256 bytes":   {pack(func(m *dns.Msg) { m.Question[0].Name = tooLong; m.Answer = nil }), errMalformed},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if _, err := newAnswer(tt.packed); !errors.Is(err, tt.err) {
+			if _, err := readAnswer(tt.packed); !errors.Is(err, tt.err) {
 				t.Errorf("error %v, want %v", err, tt.err)
 			}
 		})
 	}
 	for n := range whole {
-		if _, err := newAnswer(whole[:n:n]); err == nil {
+		if _, err := readAnswer(whole[:n:n]); err == nil {
 			t.Errorf("accepted the first %d bytes of %d", n, len(whole))
 		}
 	}
@@ -352,8 +353,8 @@ func FuzzNewAnswer(f *testing.F) {
 			if err != nil {
 				return
 			}
-			if _, err := newAnswer(packed); err != nil {
-				if new(dns.Msg).Unpack(packed) == nil && !errors.Is(err, errUnstorable) && len(packed) <= dns.MaxMsgSize-OptLen {
+			if _, err := readAnswer(packed); err != nil {
+				if new(dns.Msg).Unpack(packed) == nil && !errors.Is(err, errUnstorable) && len(packed) <= dns.MaxMsgSize-wire.OPTLen {
 					t.Fatalf("%v: %v", m, err)
 				}
 				return
@@ -369,7 +370,7 @@ func FuzzNewAnswer(f *testing.F) {
 // checkAnyAnswer asserts that replies from arbitrary accepted bytes have the right length and do not change the bytes.
 func checkAnyAnswer(t *testing.T, b []byte, r *rand.Rand) {
 	t.Helper()
-	a, err := newAnswer(b[:len(b):len(b)])
+	a, err := readAnswer(b[:len(b):len(b)])
 	if err != nil {
 		return
 	}
@@ -382,7 +383,7 @@ func checkAnyAnswer(t *testing.T, b []byte, r *rand.Rand) {
 		q.EDNS, q.DO, q.RD, q.CD, q.AD = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
 		p := randomPatch(r)
 		p.Shuffle = r.Uint64()
-		query := append(make([]byte, HeaderLen), b[HeaderLen:HeaderLen+q.NameLen]...)
+		query := append(make([]byte, wire.HeaderLen), b[wire.HeaderLen:wire.HeaderLen+q.NameLen]...)
 		got := a.AppendReply(make([]byte, 0, r.IntN(2*len(b))), query, &q, p)
 		if len(got) != a.ReplyLen(&q, p) {
 			t.Fatalf("length %d, ReplyLen %d", len(got), a.ReplyLen(&q, p))

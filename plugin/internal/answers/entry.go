@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // Kind is the class of an answer in the metrics of caches.
@@ -170,7 +172,7 @@ func (p *Popularity) Inherit(old *Popularity) {
 var errUnpackable = errors.New("the answer has a code that needs an OPT record")
 
 // plainLimit is the length in bytes of answers that fit every client, RFC 1035 section 4.2.1.
-const plainLimit = dns.MinMsgSize - OptLen
+const plainLimit = dns.MinMsgSize - wire.OPTLen
 
 // excess returns the bytes by which the length of a message that CoreDNS counts exceeds the packed one.
 func excess(counted, packed int) int32 {
@@ -180,7 +182,7 @@ func excess(counted, packed int) int32 {
 // Fill packs a reply into the entry. The reply has no OPT record, and its question is in lower case. The message is not
 // changed.
 func (e *Entry) Fill(m *dns.Msg) error {
-	if m.Rcode > 0xf {
+	if m.Rcode > wire.MaxRcode {
 		return errUnpackable
 	}
 	compress := m.Compress
@@ -209,7 +211,7 @@ func (e *Entry) FillPacked(packed []byte, source *Entry) bool {
 	if source.plainExcess != 0 || len(packed)+len(e.Options) > plainLimit {
 		return false
 	}
-	plain, err := newAnswer(packed)
+	plain, err := readAnswer(packed)
 	e.Plain = plain
 	return err == nil
 }
@@ -219,7 +221,7 @@ func pack(m *dns.Msg) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	return newAnswer(b)
+	return readAnswer(b)
 }
 
 // Patch returns the changes to the answer for a time at which it is fresh.

@@ -9,35 +9,16 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-// Sizes of the parts of a message in bytes, RFC 1035 section 4.1 and RFC 6891 section 6.1.2.
-const (
-	HeaderLen  = 12
-	OptLen     = 11                                  // an OPT record without options
-	maxNameLen = 255                                 // of a name, with its root label
-	MaxQuery   = HeaderLen + maxNameLen + 4 + OptLen // without options
-)
-
-// optionHead is the length of the code and the length of an EDNS option, RFC 6891 section 6.1.2.
-const optionHead = 4
+// MaxQuery is the maximum length of an ordinary query in bytes, without EDNS options.
+const MaxQuery = wire.HeaderLen + wire.MaxName + wire.TypeClassLen + wire.OPTLen
 
 // maxOptions is the maximum length in bytes of the EDNS options that Parse accepts.
-const maxOptions = optionHead + caller.MaxData + optionHead + searchlist.MaxOption + optionHead
+const maxOptions = wire.OptionLen + caller.MaxData + wire.OptionLen + searchlist.MaxOption + wire.OptionLen
 
-const maxLabelLen = 63
-
-// Bits of the third and the fourth byte of a header, RFC 1035 section 4.1.1 and RFC 4035 section 3.
-const (
-	bitQR, bitAA, bitTC, bitRD = 0x80, 0x04, 0x02, 0x01
-	bitRA, bitZ, bitAD, bitCD  = 0x80, 0x40, 0x20, 0x10
-	opcodeMask, rcodeMask      = 0x78, 0x0f
-)
-
-// doFlag is the DNSSEC OK flag in the TTL of an OPT record, RFC 3225.
-const doFlag = 0x8000
-
-// Query has the header flags, the question and the EDNS fields of a query. The name is in the query's bytes at HeaderLen.
+// Query has the header flags, the question and the EDNS fields of a query. The name is in the query's bytes at wire.HeaderLen.
 type Query struct {
 	NameLen int // length of the question's name in bytes, with the root label
 	Type    uint16
@@ -58,21 +39,21 @@ type Query struct {
 // OPT record with at most one caller option, one search list and one request for notification, no trailing bytes. It
 // returns false for every other message, valid or not. Every accepted query is valid for package dns.
 func (q *Query) Parse(b []byte) bool {
-	if len(b) < HeaderLen+1+4 || len(b) > MaxQuery+maxOptions {
+	if len(b) < wire.HeaderLen+1+4 || len(b) > MaxQuery+maxOptions {
 		return false
 	}
-	if b[2]&^bitRD != 0 || b[3]&^(bitAD|bitCD) != 0 {
+	if b[2]&^wire.RD != 0 || b[3]&^(wire.AD|wire.CD) != 0 {
 		return false
 	}
 	// One question, no answer, no authority, at most one additional record.
 	if b[4] != 0 || b[5] != 1 || b[6] != 0 || b[7] != 0 || b[8] != 0 || b[9] != 0 || b[10] != 0 || b[11] > 1 {
 		return false
 	}
-	*q = Query{RD: b[2]&bitRD != 0, AD: b[3]&bitAD != 0, CD: b[3]&bitCD != 0}
+	*q = Query{RD: b[2]&wire.RD != 0, AD: b[3]&wire.AD != 0, CD: b[3]&wire.CD != 0}
 	if !q.parseName(b) {
 		return false
 	}
-	end := HeaderLen + q.NameLen + 4
+	end := wire.HeaderLen + q.NameLen + 4
 	if len(b) < end {
 		return false
 	}
@@ -88,35 +69,21 @@ func (q *Query) Parse(b []byte) bool {
 
 // parseName sets NameLen and Upper. A name with a compression pointer is invalid.
 func (q *Query) parseName(b []byte) bool {
-	for at := HeaderLen; ; {
-		if at >= len(b) || at-HeaderLen >= maxNameLen {
-			return false
-		}
-		n := int(b[at])
-		if n == 0 {
-			q.NameLen = at + 1 - HeaderLen
-			return true
-		}
-		next := at + 1 + n
-		if n > maxLabelLen || next > len(b) {
-			return false
-		}
-		for _, c := range b[at+1 : next] {
-			if c-'A' < 26 {
-				q.Upper = true
-			}
-		}
-		at = next
+	end := wire.NameEnd(b, wire.HeaderLen)
+	if end == 0 {
+		return false
 	}
+	q.NameLen, q.Upper = end-wire.HeaderLen, wire.HasUpper(b[wire.HeaderLen:end])
+	return true
 }
 
 // parseOpt parses an OPT record with version 0 and no flag except DO; it must end the message.
 func (q *Query) parseOpt(b []byte) bool {
-	if len(b) < OptLen || b[0] != 0 || binary.BigEndian.Uint16(b[1:]) != dns.TypeOPT {
+	if len(b) < wire.OPTLen || b[0] != 0 || binary.BigEndian.Uint16(b[1:]) != dns.TypeOPT {
 		return false
 	}
 	flags := binary.BigEndian.Uint32(b[5:])
-	if flags&^doFlag != 0 || int(binary.BigEndian.Uint16(b[9:])) != len(b)-OptLen {
+	if flags&^wire.DO != 0 || int(binary.BigEndian.Uint16(b[9:])) != len(b)-wire.OPTLen {
 		return false
 	}
 	if !q.parseOptions(b) {
@@ -129,26 +96,22 @@ func (q *Query) parseOpt(b []byte) bool {
 // parseOptions parses the options of an OPT record: at most one caller option, one search list and one request for
 // notification, in any order.
 func (q *Query) parseOptions(opt []byte) bool {
-	for at := OptLen; at < len(opt); {
-		if at+optionHead > len(opt) {
+	start := wire.HeaderLen + q.NameLen + wire.TypeClassLen
+	for options := opt[wire.OPTLen:]; len(options) > 0; {
+		code, data, rest, ok := wire.CutOption(options)
+		switch {
+		case !ok:
 			return false
-		}
-		data := at + optionHead
-		end := data + int(binary.BigEndian.Uint16(opt[at+2:]))
-		if end > len(opt) {
-			return false
-		}
-		switch code := binary.BigEndian.Uint16(opt[at:]); {
 		case code == caller.Code && q.Caller == 0:
-			q.Caller = HeaderLen + q.NameLen + 4 + data
-		case code == searchlist.OptionCode && q.Search == nil && end-data <= searchlist.MaxOption:
-			q.Search = opt[data:end:end]
-		case code == dso.OptionCode && !q.Notify && end == data:
+			q.Caller = start + len(opt) - len(options) + wire.OptionLen
+		case code == searchlist.OptionCode && q.Search == nil && len(data) <= searchlist.MaxOption:
+			q.Search = slices.Clip(data)
+		case code == dso.OptionCode && !q.Notify && len(data) == 0:
 			q.Notify = true
 		default:
 			return false
 		}
-		at = end
+		options = rest
 	}
 	return true
 }
@@ -177,8 +140,8 @@ func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 	}
 	question := m.Question[0]
 	b := buf[:MaxQuery]
-	clear(b[:HeaderLen])
-	end, err := dns.PackDomainName(question.Name, b, HeaderLen, nil, false)
+	clear(b[:wire.HeaderLen])
+	end, err := dns.PackDomainName(question.Name, b, wire.HeaderLen, nil, false)
 	if err != nil {
 		return nil, false
 	}
@@ -205,7 +168,7 @@ func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 			return nil, false
 		}
 	}
-	b[2], b[3] = flag(q.RD, bitRD), flag(q.AD, bitAD)|flag(q.CD, bitCD)
+	b[2], b[3] = wire.Flag(q.RD, wire.RD), wire.Flag(q.AD, wire.AD)|wire.Flag(q.CD, wire.CD)
 	return b[:end+4], true
 }
 
@@ -240,7 +203,7 @@ func UnkeyedOption(m *dns.Msg) (code uint16, found bool) {
 // RemoveHop removes from the OPT record of a query all that concerns one hop, and is not part of the key: the flags except
 // DO, and the options that a server answers in its OPT record or for its transport. A server may refuse it.
 func RemoveHop(opt *dns.OPT) {
-	opt.Hdr.Ttl &= doFlag
+	opt.Hdr.Ttl &= wire.DO
 	opt.Option = slices.DeleteFunc(opt.Option, func(o dns.EDNS0) bool { return isForHop(o.Option()) })
 }
 
@@ -269,13 +232,6 @@ func isForHop(option uint16) bool {
 	return false
 }
 
-func flag(set bool, bit byte) byte {
-	if set {
-		return bit
-	}
-	return 0
-}
-
 // keyHead is the length of a key before the name: keyspace, type, class, flags.
 const keyHead = 4 + 2 + 2 + 1
 
@@ -295,7 +251,7 @@ const numberLen = 4
 
 // MaxKey is the maximum length of a key in bytes, without the names of a view's node and zone: a key with them fits unless it
 // also has a long name or a long search list.
-const MaxKey = keyHead + maxNameLen + 1 + searchlist.MaxOption + numberLen + numberLen
+const MaxKey = keyHead + wire.MaxName + 1 + searchlist.MaxOption + numberLen + numberLen
 
 // AppendKey appends the key of the query's answer to dst: the keyspace, type, class, the flags DO and CD, the name in
 // lower case, and the search list.
@@ -303,12 +259,9 @@ func (q *Query) AppendKey(dst []byte, keyspace uint32, query []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, keyspace)
 	dst = binary.BigEndian.AppendUint16(dst, q.Type)
 	dst = binary.BigEndian.AppendUint16(dst, q.Class)
-	dst = append(dst, flag(q.DO, keyDO)|flag(q.CD, keyCD)|flag(q.Search != nil, keySearch))
-	name := query[HeaderLen : HeaderLen+q.NameLen]
-	if q.Upper {
-		for _, c := range name {
-			dst = append(dst, lower(c))
-		}
+	dst = append(dst, wire.Flag(q.DO, keyDO)|wire.Flag(q.CD, keyCD)|wire.Flag(q.Search != nil, keySearch))
+	if name := query[wire.HeaderLen : wire.HeaderLen+q.NameLen]; q.Upper {
+		dst = wire.AppendLower(dst, name)
 	} else {
 		dst = append(dst, name...)
 	}
@@ -325,27 +278,24 @@ func (q *Query) FromKey(buf, key []byte) ([]byte, bool) {
 	if len(key) < keyHead+1 || key[keyFlags]&^(keyDO|keyCD|keySearch) != 0 {
 		return nil, false
 	}
-	end := keyHead
-	for end < len(key) && key[end] != 0 {
-		end += 1 + int(key[end])
-	}
-	if end++; end > len(key) {
+	end := wire.NameEnd(key, keyHead)
+	if end == 0 {
 		return nil, false
 	}
 	flags, search := key[keyFlags], key[end:]
-	b := append(buf, 0, 0, bitRD, flag(flags&keyCD != 0, bitCD), 0, 1, 0, 0, 0, 0, 0, 1)
+	b := append(buf, 0, 0, wire.RD, wire.Flag(flags&keyCD != 0, wire.CD), 0, 1, 0, 0, 0, 0, 0, 1)
 	b = append(append(b, key[keyHead:end]...), key[4:keyFlags]...)
 	b = append(b, 0)
 	b = binary.BigEndian.AppendUint16(b, dns.TypeOPT)
 	b = binary.BigEndian.AppendUint16(b, searchlist.UDPSize)
-	b = append(b, 0, 0, flag(flags&keyDO != 0, doFlag>>8), 0)
+	b = append(b, 0, 0, wire.Flag(flags&keyDO != 0, wire.DO>>8), 0)
 	switch {
 	case flags&keySearch == 0:
 		b = append(b, 0, 0)
 	case len(search) == 0 || len(search) != 1+int(search[0]):
 		return nil, false
 	default:
-		b = binary.BigEndian.AppendUint16(b, uint16(optionHead+len(search)-1)) // #nosec G115 -- one byte of length
+		b = binary.BigEndian.AppendUint16(b, uint16(wire.OptionLen+len(search)-1)) // #nosec G115 -- one byte of length
 		b, search = searchlist.AppendOption(b, search[1:]), nil
 	}
 	return b, len(search) == 0 && q.Parse(b) && !q.Upper
@@ -354,33 +304,29 @@ func (q *Query) FromKey(buf, key []byte) ([]byte, bool) {
 // HasOtherVersion reports whether a message ends in an OPT record without options and with an EDNS version other than 0:
 // the reply is BADVERS for every question (RFC 6891 section 6.1.3).
 func HasOtherVersion(b []byte) bool {
-	if len(b) < HeaderLen+OptLen || b[10] != 0 || b[11] != 1 {
+	if len(b) < wire.HeaderLen+wire.OPTLen || b[10] != 0 || b[11] != 1 {
 		return false
 	}
-	opt := b[len(b)-OptLen:]
+	opt := b[len(b)-wire.OPTLen:]
 	return opt[0] == 0 && binary.BigEndian.Uint16(opt[1:]) == dns.TypeOPT && opt[6] != 0 && opt[9] == 0 && opt[10] == 0
 }
 
 // AppendName appends the name of the first question of a message to dst, in wire form and lower case. The rest of the
 // message may be of any form, or malformed.
 func AppendName(dst, b []byte) ([]byte, bool) {
-	var q Query
-	if len(b) < HeaderLen || b[4] == 0 && b[5] == 0 || !q.parseName(b) {
+	if len(b) < wire.HeaderLen || wire.Count(b, wire.QDCountAt) == 0 {
 		return dst, false
 	}
-	for _, c := range b[HeaderLen : HeaderLen+q.NameLen] {
-		dst = append(dst, lower(c))
+	end := wire.NameEnd(b, wire.HeaderLen)
+	if end == 0 {
+		return dst, false
 	}
-	return dst, true
+	return wire.AppendLower(dst, b[wire.HeaderLen:end]), true
 }
 
 // KeyName returns the name in a key, in wire form and lower case. It is a slice of the key.
 func KeyName(key []byte) []byte {
-	end := keyHead
-	for key[end] != 0 {
-		end += 1 + int(key[end])
-	}
-	return key[keyHead : end+1]
+	return key[keyHead:wire.NameEnd(key, keyHead)]
 }
 
 // appendKeyView returns the key of the answer for one view of callers (see Views): the number, then the node with its length,
@@ -403,11 +349,3 @@ func AppendKeyList(key []byte, list uint32) []byte {
 
 // SetKeyspace replaces the keyspace of a key.
 func SetKeyspace(key []byte, keyspace uint32) { binary.BigEndian.PutUint32(key, keyspace) }
-
-// lower returns a letter in lower case, and other bytes unchanged, such as the length of a label, which is below 'A'.
-func lower(c byte) byte {
-	if c-'A' < 26 {
-		return c + ('a' - 'A')
-	}
-	return c
-}

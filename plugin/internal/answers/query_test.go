@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -220,8 +221,8 @@ func slowParse(t *testing.T, m *dns.Msg) (q Query, callerData []byte) {
 	if question.Qclass != dns.ClassINET {
 		t.Fatalf("accepted class %d", question.Qclass)
 	}
-	var wire [maxNameLen]byte
-	n, err := dns.PackDomainName(question.Name, wire[:], 0, nil, false)
+	var name [wire.MaxName]byte
+	n, err := dns.PackDomainName(question.Name, name[:], 0, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +239,7 @@ func slowParse(t *testing.T, m *dns.Msg) (q Query, callerData []byte) {
 		t.Fatalf("accepted the additional record %v", m.Extra[0])
 	}
 	q.EDNS, q.UDPSize, q.DO = true, opt.UDPSize(), opt.Do()
-	at := HeaderLen + n + 4 + OptLen
+	at := wire.HeaderLen + n + 4 + wire.OPTLen
 	for _, option := range opt.Option {
 		local, ok := option.(*dns.EDNS0_LOCAL)
 		switch {
@@ -351,7 +352,7 @@ func FuzzFromMsg(f *testing.F) {
 		if !ok || !reflect.DeepEqual(made, parsed) {
 			t.Fatalf("%x: from the message %v %+v, parsed %+v", b, ok, made, parsed)
 		}
-		want := bytes.Clone(b[:HeaderLen+parsed.NameLen+4])
+		want := bytes.Clone(b[:wire.HeaderLen+parsed.NameLen+4])
 		want[11] = 0 // without the OPT record
 		if !bytes.Equal(query, want) {
 			t.Fatalf("got %x, want %x", query, want)
@@ -397,7 +398,7 @@ func isOrdinary(m *dns.Msg) bool {
 		m.Question[i].Qclass = dns.ClassINET
 	}
 	if opt := m.IsEdns0(); opt != nil {
-		opt.Hdr.Ttl &= doFlag
+		opt.Hdr.Ttl &= wire.DO
 		opt.Option = slices.DeleteFunc(opt.Option, func(o dns.EDNS0) bool { return o.Option() != searchlist.OptionCode })
 	}
 	b, err := m.Pack()

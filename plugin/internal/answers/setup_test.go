@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // generation is a Generation that a test advances.
@@ -35,7 +37,7 @@ func newStore(budget int64, collide bool) (*Store, *clock) {
 // key returns the key of a question with a number in a keyspace.
 func key(ks *Keyspace, n int) []byte {
 	name := binary.BigEndian.AppendUint32([]byte{4}, uint32(n))
-	query := append(append(make([]byte, HeaderLen), name...), 0)
+	query := append(append(make([]byte, wire.HeaderLen), name...), 0)
 	q := Query{NameLen: 6, Type: dns.TypeA, Class: dns.ClassINET}
 	return ks.Key(nil, query, &q)
 }

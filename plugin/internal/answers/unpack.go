@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // Unpack unpacks a reply. Package dns refuses a whole message because of one record whose data it cannot read, such as an
@@ -14,7 +16,7 @@ import (
 func Unpack(b []byte) (*dns.Msg, error) {
 	m := new(dns.Msg)
 	err := m.Unpack(b)
-	if err == nil || len(b) < HeaderLen {
+	if err == nil || len(b) < wire.HeaderLen {
 		return m, err
 	}
 	masked, types, ok := maskUnreadable(b)
@@ -35,36 +37,24 @@ func Unpack(b []byte) (*dns.Msg, error) {
 // ones by index. It returns false if that is impossible.
 func maskUnreadable(b []byte) (masked []byte, types map[int]uint16, ok bool) {
 	masked, types = bytes.Clone(b), map[int]uint16{}
-	at, records := HeaderLen, 0
-	for range binary.BigEndian.Uint16(b[4:]) {
-		if at, ok = SkipName(b, at); !ok {
+	records := wire.Records(b)
+	for i := 0; records.Next(); i++ {
+		r := records.Record
+		if _, _, err := dns.UnpackRR(b, int(r.Owner)); err == nil {
+			continue
+		}
+		switch length := r.End - r.Data; {
+		case r.Type == dns.TypeOPT && length >= wire.OptionLen: // one option of any data
+			binary.BigEndian.PutUint16(masked[r.Data:], dns.EDNS0LOCALSTART)
+			binary.BigEndian.PutUint16(masked[r.Data+2:], length-wire.OptionLen)
+		case mayBeOpaque(r.Type):
+			binary.BigEndian.PutUint16(masked[r.TTLAt()-4:], dns.TypeReserved)
+		default:
 			return nil, nil, false
 		}
-		at += 4
+		types[i] = r.Type
 	}
-	for _, countAt := range sectionCounts {
-		records += int(binary.BigEndian.Uint16(b[countAt:]))
-	}
-	for i := range records {
-		r, ok := readRecord(b, at)
-		if !ok {
-			return nil, nil, false
-		}
-		if _, _, err := dns.UnpackRR(b, at); err != nil {
-			switch {
-			case r.rrtype == dns.TypeOPT && r.end-r.data >= optionHead: // one option of any data
-				binary.BigEndian.PutUint16(masked[r.data:], dns.EDNS0LOCALSTART)
-				binary.BigEndian.PutUint16(masked[r.data+2:], uint16(r.end-r.data-optionHead)) // #nosec G115 -- at most 16 bits
-			case mayBeOpaque(r.rrtype):
-				binary.BigEndian.PutUint16(masked[r.ttl-4:], dns.TypeReserved)
-			default:
-				return nil, nil, false
-			}
-			types[i] = r.rrtype
-		}
-		at = r.end
-	}
-	return masked, types, true
+	return masked, types, records.IsComplete()
 }
 
 // mayBeOpaque reports whether Unpack returns unreadable data of a type as bytes. Those of other types may have compressed

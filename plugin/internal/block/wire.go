@@ -10,6 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // WireQuery is an ordinary query (see answers.Query.Parse) without a fresh answer in the store. It goes through the plugins
@@ -92,7 +93,7 @@ type Receiver interface {
 	// answers the question, with any id, without options for one hop. It is valid until Receive returns. Without a reply,
 	// code and err are what ServeDNS of the plugin would return. The voucher is that of the session over which the reply was
 	// received, or nil. The batch belongs to the calling goroutine.
-	Receive(b *batch.Batch, reply []byte, v *coherence.Voucher, code int, err error)
+	Receive(b *batch.Batch, reply *wire.Reply, v *coherence.Voucher, code int, err error)
 }
 
 // WireHandler returns the first handler of queries in wire form, nil if the block has another plugin that has to see the

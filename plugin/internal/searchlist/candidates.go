@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // Base returns the part of a name before a suffix, both fully qualified, in the case of the name: the name that a client
@@ -31,8 +33,8 @@ func Candidates(base string, suffixes []string) []string {
 		if suffix != "." {
 			name += suffix
 		}
-		var wire [maxName]byte
-		if _, err := dns.PackDomainName(name, wire[:], 0, nil, false); err == nil {
+		var packed [wire.MaxName]byte
+		if _, err := dns.PackDomainName(name, packed[:], 0, nil, false); err == nil {
 			all[i] = name
 		}
 	}

@@ -1,10 +1,11 @@
 package searchlist
 
 import (
-	"encoding/binary"
 	"slices"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // OptionCode is the code of the EDNS option that carries a client's search list from a node's cache to cluster DNS, so
@@ -28,14 +29,8 @@ const (
 	MaxOption   = 255
 )
 
-const (
-	maxName  = 255 // bytes with the root label, RFC 1035 section 2.3.4
-	maxLabel = 63
-	// optionHead is the length of the header of an EDNS option (code and length), RFC 6891 section 6.1.2.
-	optionHead = 4
-	// UDPSize is the UDP payload size in an OPT record added by WithOption, in bytes.
-	UDPSize = 1232
-)
+// UDPSize is the UDP payload size in an OPT record added by WithOption, in bytes.
+const UDPSize = 1232
 
 // AppendSuffixes appends the option's data for suffixes to dst. The suffixes are in presentation form, fully qualified, in
 // any case. It returns false without suffixes, above MaxSuffixes or MaxOption, and for the root or an invalid name.
@@ -49,15 +44,13 @@ func AppendSuffixes(dst []byte, suffixes []string) ([]byte, bool) {
 	}
 	out, room := slices.Grow(dst, min(length, MaxOption)), MaxOption
 	for _, s := range suffixes {
-		var name [maxName]byte
+		var name [wire.MaxName]byte
 		n, err := dns.PackDomainName(s, name[:], 0, nil, false)
 		if err != nil || n < 2 || n > room {
 			return dst, false
 		}
 		room -= n
-		for _, c := range name[:n] { // a label's length is below 'A'
-			out = append(out, lower(c))
-		}
+		out = wire.AppendLower(out, name[:n])
 	}
 	return out, true
 }
@@ -69,8 +62,8 @@ func ParseSuffixes(data []byte) (suffixes []string, ok bool) {
 		return nil, false
 	}
 	for at := 0; at < len(data); {
-		end, ok := skipName(data, at)
-		if !ok || end-at < 2 || len(suffixes) == MaxSuffixes {
+		end := suffixEnd(data, at)
+		if end-at < 2 || len(suffixes) == MaxSuffixes {
 			return nil, false
 		}
 		name, _, err := dns.UnpackDomainName(data[at:end], 0)
@@ -85,54 +78,28 @@ func ParseSuffixes(data []byte) (suffixes []string, ok bool) {
 // CutSuffix returns the first suffix in an option's data, in wire form, and the data after it. It returns false for empty
 // data, and for data that AppendSuffixes does not produce.
 func CutSuffix(data []byte) (suffix, rest []byte, ok bool) {
-	end, ok := skipName(data, 0)
-	if !ok || end < 2 || len(data) > MaxOption {
+	end := suffixEnd(data, 0)
+	if end < 2 || len(data) > MaxOption {
 		return nil, nil, false
 	}
 	return data[:end], data[end:], true
 }
 
-// skipName returns the end of the name at an offset. It returns false for upper case and for compression pointers.
-func skipName(b []byte, at int) (end int, ok bool) {
-	for at < len(b) {
-		n := int(b[at])
-		at++
-		if n == 0 {
-			return at, true
-		}
-		if n > maxLabel || at+n > len(b) || slices.ContainsFunc(b[at:at+n], isUpper) {
-			return 0, false
-		}
-		at += n
+// suffixEnd returns the end of the name at an offset, 0 for upper case and for compression pointers.
+func suffixEnd(b []byte, at int) (end int) {
+	if end = wire.NameEnd(b, at); end == 0 || wire.HasUpper(b[at:end]) {
+		return 0
 	}
-	return 0, false
-}
-
-func isUpper(c byte) bool { return 'A' <= c && c <= 'Z' }
-
-func lower(c byte) byte {
-	if isUpper(c) {
-		return c + ('a' - 'A')
-	}
-	return c
+	return end
 }
 
 // AppendOption appends the option with data to dst, in the wire form of OPT records.
-func AppendOption(dst, data []byte) []byte {
-	dst = binary.BigEndian.AppendUint16(dst, OptionCode)
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(data))) // #nosec G115 -- up to MaxOption
-	return append(dst, data...)
-}
+func AppendOption(dst, data []byte) []byte { return wire.AppendOption(dst, OptionCode, data) }
 
 // InOptions reports whether options, in the wire form of OPT records, include a search list.
 func InOptions(options []byte) bool {
-	for len(options) >= optionHead {
-		if binary.BigEndian.Uint16(options) == OptionCode {
-			return true
-		}
-		options = options[min(len(options), optionHead+int(binary.BigEndian.Uint16(options[2:]))):]
-	}
-	return false
+	_, ok := wire.FindOption(options, OptionCode)
+	return ok
 }
 
 // ValidReply reports whether the data in a reply are valid for the data in its query: one of the query's suffixes, or none.
@@ -141,8 +108,8 @@ func ValidReply(reply, query []byte) bool {
 		return true
 	}
 	for at := 0; at < len(query); {
-		end, ok := skipName(query, at)
-		if !ok {
+		end := suffixEnd(query, at)
+		if end == 0 {
 			return false
 		}
 		if string(query[at:end]) == string(reply) {

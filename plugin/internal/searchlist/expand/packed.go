@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // packedReply is a reply of a WireHandler.
@@ -52,18 +53,18 @@ func newPackedReply(e *answers.Entry, p *answers.Patch, flags *answers.Query, na
 // there are others.
 func readOptions(options []byte) (list []byte, others bool) {
 	lists := 0
-	for len(options) >= optionHead {
-		end := optionHead + int(binary.BigEndian.Uint16(options[2:]))
-		if end > len(options) {
+	for len(options) > 0 {
+		code, data, rest, ok := wire.CutOption(options)
+		switch {
+		case !ok:
 			return nil, true
-		}
-		if binary.BigEndian.Uint16(options) == searchlist.OptionCode {
+		case code == searchlist.OptionCode:
 			lists++
-			list = append([]byte{}, options[optionHead:end]...)
-		} else {
+			list = append([]byte{}, data...)
+		default:
 			others = true
 		}
-		options = options[end:]
+		options = rest
 	}
 	if lists != 1 {
 		list = nil
@@ -73,9 +74,9 @@ func readOptions(options []byte) (list []byte, others bool) {
 
 // unpackOptions returns an OPT record with options in wire form.
 func unpackOptions(options []byte) dns.RR {
-	b := append(make([]byte, answers.OptLen, answers.OptLen+len(options)), options...)
+	b := append(make([]byte, wire.OPTLen, wire.OPTLen+len(options)), options...)
 	binary.BigEndian.PutUint16(b[1:], dns.TypeOPT)
-	binary.BigEndian.PutUint16(b[answers.OptLen-2:], uint16(len(options))) // #nosec G115 -- stored options are short
+	binary.BigEndian.PutUint16(b[wire.OPTLen-2:], uint16(len(options))) // #nosec G115 -- stored options are short
 	rr, _, err := dns.UnpackRR(b, 0)
 	if err != nil {
 		return &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}}
@@ -89,12 +90,12 @@ func (r *packedReply) pack() error {
 		return nil
 	}
 	var query [answers.MaxQuery]byte
-	end, err := dns.PackDomainName(r.name, query[:], answers.HeaderLen, nil, false)
+	end, err := dns.PackDomainName(r.name, query[:], wire.HeaderLen, nil, false)
 	if err != nil {
 		return err
 	}
 	q := r.flags
-	q.NameLen, q.Upper, q.EDNS = end-answers.HeaderLen, false, false
+	q.NameLen, q.Upper, q.EDNS = end-wire.HeaderLen, false, false
 	r.wire = r.entry.Plain.AppendReply(make([]byte, 0, r.entry.Plain.Len()), query[:end], &q, &r.patch)
 	return nil
 }
@@ -107,8 +108,8 @@ func (r *packedReply) hasAnswer() bool {
 	if r.pack() != nil {
 		return false
 	}
-	count := binary.BigEndian.Uint16(r.wire[6:])
-	if _, ok := r.cutAlias(r.wire[answers.HeaderLen+nameLen(r.wire[answers.HeaderLen:])+4:]); ok {
+	count := binary.BigEndian.Uint16(r.wire[wire.ANCountAt:])
+	if _, ok := r.cutAlias(r.wire[wire.QuestionEnd(r.wire):]); ok {
 		count--
 	}
 	return count > 0
@@ -137,12 +138,12 @@ func (r *packedReply) compose(question []byte, qname string, out *outcome) (comp
 	if r.pack() != nil {
 		return nil, false
 	}
-	end := answers.HeaderLen + nameLen(r.wire[answers.HeaderLen:]) + 4
-	count, records := binary.BigEndian.Uint16(r.wire[6:]), r.wire[end:]
+	end := wire.QuestionEnd(r.wire)
+	count, records := binary.BigEndian.Uint16(r.wire[wire.ANCountAt:]), r.wire[end:]
 	if rest, ok := r.cutAlias(records); ok && count > 0 {
 		count, records = count-1, rest
 	}
-	var target [255]byte
+	var target [wire.MaxName]byte
 	n := 0
 	switch {
 	case count == 0 || out.owner == qname:
@@ -154,45 +155,34 @@ func (r *packedReply) compose(question []byte, qname string, out *outcome) (comp
 			return nil, false
 		}
 	}
-	b := make([]byte, 0, answers.HeaderLen+2*len(question)+recordHead+n+len(records))
-	b = append(append(b, r.wire[:answers.HeaderLen]...), question...)
-	if !bytes.Equal(r.wire[answers.HeaderLen:end], question) {
-		b[3] &^= 1 << 5 // AD: no signature covers the question's name
+	b := make([]byte, 0, wire.HeaderLen+2*len(question)+wire.RecordLen+n+len(records))
+	b = append(append(b, r.wire[:wire.HeaderLen]...), question...)
+	if !bytes.Equal(r.wire[wire.HeaderLen:end], question) {
+		b[wire.RcodeAt] &^= wire.AD // no signature covers the question's name
 	}
 	if n > 0 {
 		count++
-		b = append(b, question[:len(question)-4]...)
+		b = append(b, question[:len(question)-wire.TypeClassLen]...)
 		b = binary.BigEndian.AppendUint16(b, dns.TypeCNAME)
 		b = binary.BigEndian.AppendUint16(b, dns.ClassINET)
-		b = binary.BigEndian.AppendUint32(b, out.aliasTTL(binary.BigEndian.Uint32(records[nameLen(records)+4:])))
+		b = binary.BigEndian.AppendUint32(b, out.aliasTTL(binary.BigEndian.Uint32(records[wire.NameEnd(records, 0)+4:])))
 		b = binary.BigEndian.AppendUint16(b, uint16(n)) // #nosec G115 -- the length of a name
 		b = append(b, target[:n]...)
 	}
-	binary.BigEndian.PutUint16(b[6:], count)
+	binary.BigEndian.PutUint16(b[wire.ANCountAt:], count)
 	return append(b, records...), count > 0
 }
-
-// recordHead is the length in bytes of a record without its owner name and its data, RFC 1035 section 3.2.1.
-const recordHead = 10
 
 // cutAlias returns records without the first one if that is the alias.
 func (r *packedReply) cutAlias(records []byte) (rest []byte, ok bool) {
 	if r.alias == "" || len(records) == 0 {
 		return records, false
 	}
-	data := nameLen(records) + recordHead
+	data := wire.NameEnd(records, 0) + wire.RecordLen
 	end := data + int(binary.BigEndian.Uint16(records[data-2:]))
-	if binary.BigEndian.Uint16(records[data-recordHead:]) != dns.TypeCNAME {
+	if binary.BigEndian.Uint16(records[data-wire.RecordLen:]) != dns.TypeCNAME {
 		return records, false
 	}
 	target, _, err := dns.UnpackDomainName(records[data:end], 0)
 	return records[end:], err == nil && strings.EqualFold(target, r.alias)
-}
-
-// nameLen returns the length in bytes of a valid name without compression, RFC 1035 section 3.1.
-func nameLen(b []byte) (n int) {
-	for b[n] != 0 {
-		n += 1 + int(b[n])
-	}
-	return n + 1
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // Directives of the tests' server: a plugin that expands names below the first suffix, and a backend.
@@ -107,7 +108,7 @@ func (e expandHandler) serveWire(ctx context.Context, w dns.ResponseWriter, r *d
 type dispatcher struct{ zones *block.ServerZones }
 
 func (d dispatcher) Dispatch(b *batch.Batch, q *block.WireQuery) bool {
-	name, _, err := dns.UnpackDomainName(q.Packed, answers.HeaderLen)
+	name, _, err := dns.UnpackDomainName(q.Packed, wire.HeaderLen)
 	if err != nil {
 		panic(err)
 	}
@@ -149,7 +150,7 @@ func (c *serverClient) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
 func (z backendHandler) ServeWire(b *batch.Batch, q *block.WireQuery) {
 	directives.mu.Lock()
 	defer directives.mu.Unlock()
-	name, _, err := dns.UnpackDomainName(q.Packed, answers.HeaderLen)
+	name, _, err := dns.UnpackDomainName(q.Packed, wire.HeaderLen)
 	if err != nil {
 		panic(err)
 	}

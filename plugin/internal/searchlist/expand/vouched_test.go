@@ -11,6 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // storedBackend answers from entries, as plugin cache does, in both forms. It has entries for all names that are queried.
@@ -45,7 +46,7 @@ func (w *storedBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *
 
 // ServeWire implements block.WireHandler.
 func (w *storedBackend) ServeWire(b *batch.Batch, q *block.WireQuery) {
-	name, _, err := dns.UnpackDomainName(q.Packed, answers.HeaderLen)
+	name, _, err := dns.UnpackDomainName(q.Packed, wire.HeaderLen)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // PassWire passes a query to the next WireHandler, or to the plugin chain if there is none.
@@ -141,7 +142,7 @@ func (w *wireWalk) end(b *batch.Batch) {
 func (w *wireWalk) entry(out *outcome) (*answers.Entry, error) {
 	q, r := w.client, out.reply
 	if r.packed != nil {
-		question := q.Packed[answers.HeaderLen : answers.HeaderLen+q.NameLen+4]
+		question := q.Packed[wire.HeaderLen : wire.HeaderLen+q.NameLen+4]
 		if b, answered := r.packed.compose(question, w.original.Name, out); b != nil {
 			if e := w.newEntry(out, answered); e.FillPacked(b, r.packed.entry) {
 				return e, nil
@@ -159,21 +160,18 @@ func (w *wireWalk) entry(out *outcome) (*answers.Entry, error) {
 	return e, e.Fill(m)
 }
 
-// optionHead is the length of the code and the length of an EDNS option, RFC 6891 section 6.1.2.
-const optionHead = 4
-
 // pack packs the next query: the client's with another name and type, and with the search list of the candidates. It
 // returns false for a name that cannot be packed.
 func (w *wireWalk) pack() bool {
 	client, name, q := w.client.Packed, w.name(), &w.query
-	rest := client[answers.HeaderLen+w.client.NameLen+4:]
-	size := answers.HeaderLen + len(name) + 1
-	if need := size + 4 + len(rest) + answers.OptLen + optionHead + len(w.suffixes); cap(q.Packed) < need {
+	rest := client[wire.HeaderLen+w.client.NameLen+4:]
+	size := wire.HeaderLen + len(name) + 1
+	if need := size + 4 + len(rest) + wire.OPTLen + wire.OptionLen + len(w.suffixes); cap(q.Packed) < need {
 		q.Packed = make([]byte, need)
 	}
 	b := q.Packed[:size]
-	copy(b, client[:answers.HeaderLen])
-	end, err := dns.PackDomainName(name, b, answers.HeaderLen, nil, false)
+	copy(b, client[:wire.HeaderLen])
+	end, err := dns.PackDomainName(name, b, wire.HeaderLen, nil, false)
 	if err != nil {
 		return false
 	}
@@ -201,6 +199,6 @@ func appendList(b []byte, opt int, suffixes []byte) []byte {
 		binary.BigEndian.PutUint16(b[10:], 1)
 	}
 	b = searchlist.AppendOption(b, suffixes)
-	binary.BigEndian.PutUint16(b[opt+answers.OptLen-2:], uint16(len(b)-opt-answers.OptLen)) // #nosec G115 -- Parse limits options
+	binary.BigEndian.PutUint16(b[opt+wire.OPTLen-2:], uint16(len(b)-opt-wire.OPTLen)) // #nosec G115 -- Parse limits options
 	return b
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -215,7 +216,7 @@ type concurrentHandler struct {
 }
 
 func (h *concurrentHandler) ServeWire(b *batch.Batch, q *block.WireQuery) {
-	name, _, err := dns.UnpackDomainName(q.Packed, answers.HeaderLen)
+	name, _, err := dns.UnpackDomainName(q.Packed, wire.HeaderLen)
 	if err != nil {
 		panic(err)
 	}

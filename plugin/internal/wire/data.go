@@ -1,10 +1,27 @@
-package answers
+package wire
 
 import (
 	"bytes"
 	"encoding/binary"
+)
 
-	"github.com/miekg/dns"
+// Types of records, RFC 1035 section 3.2.2 and the registry of the IANA.
+const (
+	typeA     = 1
+	typeNS    = 2
+	typeCNAME = 5
+	typeSOA   = 6
+	typePTR   = 12
+	typeMX    = 15
+	typeTXT   = 16
+	typeAAAA  = 28
+	typeSRV   = 33
+	typeDNAME = 39
+	typeDS    = 43
+	typeRRSIG = 46
+	typeSVCB  = 64
+	typeHTTPS = 65
+	typeCAA   = 257
 )
 
 // layout is the form of the data of a type of record: bytes, names, and a tail.
@@ -12,46 +29,78 @@ type layout struct {
 	head     int  // length of the part before the names in bytes
 	names    int  // number of names
 	compress bool // package dns compresses the names, RFC 3597 section 4
+	opaque   bool // bytes of any form, which may have names
 	// check reports whether package dns packs the same tail after unpacking it, and returns the number of bytes by which
 	// dns.Msg.Len overestimates the tail.
 	check func(tail []byte) (excess int, ok bool)
 }
 
-// layoutOf returns the layout of a type, without check for other types than the ordinary ones.
+// layoutOf returns the layout of a type, without check for one that package dns knows, and this package does not.
 func layoutOf(rrtype uint16) layout {
 	switch rrtype {
-	case dns.TypeA:
+	case typeA:
 		return layout{check: lengthA}
-	case dns.TypeAAAA:
+	case typeAAAA:
 		return layout{check: lengthAAAA}
-	case dns.TypeCNAME, dns.TypeNS, dns.TypePTR:
+	case typeCNAME, typeNS, typePTR:
 		return layout{names: 1, compress: true, check: noTail}
-	case dns.TypeDNAME:
+	case typeDNAME:
 		return layout{names: 1, check: noTail}
-	case dns.TypeMX:
+	case typeMX:
 		return layout{head: 2, names: 1, compress: true, check: noTail}
-	case dns.TypeSRV:
+	case typeSRV:
 		return layout{head: 6, names: 1, check: noTail}
-	case dns.TypeSOA:
+	case typeSOA:
 		return layout{names: 2, compress: true, check: lengthSOA}
-	case dns.TypeTXT:
+	case typeTXT:
 		return layout{check: checkStrings}
-	case dns.TypeCAA:
+	case typeCAA:
 		return layout{head: 1, check: checkCAA}
-	case dns.TypeSVCB, dns.TypeHTTPS:
+	case typeSVCB, typeHTTPS:
 		return layout{head: 2, names: 1, check: checkParameters}
+	case typeDS:
+		return layout{head: 4, check: anyTail}
+	case typeRRSIG:
+		return layout{head: 18, names: 1, check: checkSignature}
+	}
+	if isOpaque(rrtype) {
+		return layout{opaque: true, check: anyBytes}
 	}
 	return layout{}
 }
 
+// isOpaque reports whether a type has no form that package dns knows: its data are bytes, and no names in them are compressed
+// (RFC 3597 sections 3 and 4). Types from 128 to 255 are for queries (RFC 6895 section 3.1).
+func isOpaque(rrtype uint16) bool {
+	const (
+		firstUnknown, lastUnknown = 66, 98 // behind HTTPS, before SPF
+		firstFree, lastFree       = 110, 127
+		firstLate                 = 262 // behind RESINFO
+		typeTA, typeDLV           = 32768, 32769
+	)
+	switch {
+	case firstUnknown <= rrtype && rrtype <= lastUnknown, firstFree <= rrtype && rrtype <= lastFree:
+		return true
+	}
+	return rrtype >= firstLate && rrtype != typeTA && rrtype != typeDLV
+}
+
 func noTail(b []byte) (int, bool)     { return 0, len(b) == 0 }
+func anyTail(b []byte) (int, bool)    { return 0, len(b) > 0 }
+func anyBytes(b []byte) (int, bool)   { return 0, true }
 func lengthA(b []byte) (int, bool)    { return 0, len(b) == 4 }
 func lengthAAAA(b []byte) (int, bool) { return 0, len(b) == 16 }
 func lengthSOA(b []byte) (int, bool)  { return 0, len(b) == 20 }
 
+// checkSignature checks the signature of an RRSIG record, RFC 4034 section 3.1. dns.Msg.Len counts whole groups of three bytes.
+func checkSignature(b []byte) (excess int, ok bool) { return (3 - len(b)%3) % 3, len(b) > 0 }
+
 // checkStrings checks the character strings of a TXT record, RFC 1035 section 3.3.14. dns.Msg.Len counts them in
 // presentation form.
 func checkStrings(b []byte) (excess int, ok bool) {
+	if len(b) == 0 {
+		return 0, false
+	}
 	for len(b) > 0 {
 		n := 1 + int(b[0])
 		if n > len(b) {
@@ -72,12 +121,15 @@ func checkStrings(b []byte) (excess int, ok bool) {
 
 // checkCAA checks a tag of letters and digits and a value, RFC 8659 section 4.1. Package dns changes backslashes.
 func checkCAA(b []byte) (excess int, ok bool) {
+	if len(b) == 0 {
+		return 0, false
+	}
 	n := 1 + int(b[0])
 	if n == 1 || n >= len(b) || len(b)-n > 255 {
 		return 0, false
 	}
 	for _, c := range b[1:n] {
-		if lower(c)-'a' >= 26 && c-'0' >= 10 {
+		if Lower(c)-'a' >= 26 && c-'0' >= 10 {
 			return 0, false
 		}
 	}
@@ -92,7 +144,7 @@ func checkParameters(b []byte) (excess int, ok bool) {
 			return 0, false
 		}
 		key, end := int(binary.BigEndian.Uint16(b)), 4+int(binary.BigEndian.Uint16(b[2:]))
-		if key <= last || end > len(b) || !validParameter(dns.SVCBKey(key), b[4:end]) { // #nosec G115 -- 16 bits
+		if key <= last || end > len(b) || !validParameter(key, b[4:end]) { // #nosec G115 -- 16 bits
 			return 0, false
 		}
 		last, b = key, b[end:]
@@ -101,20 +153,21 @@ func checkParameters(b []byte) (excess int, ok bool) {
 }
 
 // validParameter reports whether a registered parameter has a value of its form, RFC 9460 sections 7 and 8.
-func validParameter(key dns.SVCBKey, value []byte) bool {
+func validParameter(key int, value []byte) bool {
+	const alpn, noDefaultALPN, port, ipv4hint, ech, ipv6hint, dohpath, ohttp = 1, 2, 3, 4, 5, 6, 7, 8
 	n := len(value)
 	switch key {
-	case dns.SVCB_ALPN:
+	case alpn:
 		return validProtocols(value)
-	case dns.SVCB_NO_DEFAULT_ALPN, dns.SVCB_OHTTP:
+	case noDefaultALPN, ohttp:
 		return n == 0
-	case dns.SVCB_PORT:
+	case port:
 		return n == 2
-	case dns.SVCB_IPV4HINT:
+	case ipv4hint:
 		return n > 0 && n%4 == 0
-	case dns.SVCB_IPV6HINT:
+	case ipv6hint:
 		return n > 0 && n%16 == 0 && !hasMapped(value)
-	case dns.SVCB_ECHCONFIG, dns.SVCB_DOHPATH:
+	case ech, dohpath:
 		return n > 0
 	}
 	return false

@@ -1,0 +1,143 @@
+package wire
+
+import "encoding/binary"
+
+// typeOPT is the type of the OPT record, RFC 6891 section 6.1.1.
+const typeOPT = 41
+
+// classIN is the class of the Internet, RFC 1035 section 3.2.4.
+const classIN = 1
+
+// Record has the offsets of the parts of a resource record in its message, RFC 1035 section 4.1.3.
+type Record struct {
+	Type             uint16
+	Owner, Data, End uint16
+}
+
+// TTLAt returns the offset of the TTL.
+func (r Record) TTLAt() int { return int(r.Data) - 6 }
+
+// ReadRecord returns the record at an offset of a message, false if it is malformed. Its data are not examined.
+func ReadRecord(b []byte, at int) (r Record, ok bool) {
+	data := SkipName(b, at)
+	if data == 0 || data+RecordLen > len(b) {
+		return r, false
+	}
+	end := data + RecordLen + int(binary.BigEndian.Uint16(b[data+8:]))
+	if end > min(len(b), MaxMessage) {
+		return r, false
+	}
+	return Record{binary.BigEndian.Uint16(b[data:]), uint16(at), uint16(data + RecordLen), uint16(end)}, true // #nosec G115 -- up to MaxMessage
+}
+
+// Reader reads the records of a message one after the other. Their data are not examined.
+type Reader struct {
+	Record
+	Section Section
+
+	b    []byte
+	next int // offset of the next record, 0 if it is malformed, beyond the message if that ends within it
+	left int // number of records in the section
+}
+
+// Records returns a reader for a message.
+func Records(b []byte) Reader {
+	r := Reader{b: b, Section: Answer - 1}
+	if len(b) < HeaderLen {
+		r.next = len(b) + 1
+		return r
+	}
+	r.next = HeaderLen
+	for range Count(b, QDCountAt) {
+		if r.next = SkipName(b, r.next); r.next == 0 {
+			break
+		}
+		r.next += TypeClassLen
+	}
+	return r
+}
+
+// Next reads the next record, and returns false behind the last one and after an error.
+func (r *Reader) Next() bool {
+	if r.next == 0 || r.next > len(r.b) {
+		return false
+	}
+	for r.left == 0 {
+		if r.Section == Additional {
+			return false
+		}
+		r.Section++
+		r.left = Count(r.b, r.Section.CountAt())
+	}
+	var ok bool
+	if r.Record, ok = ReadRecord(r.b, r.next); !ok {
+		if r.next = SkipName(r.b, r.next); r.next > 0 {
+			r.next = len(r.b) + 1
+		}
+		return false
+	}
+	r.left--
+	r.next = int(r.Record.End)
+	return true
+}
+
+// IsComplete reports whether Next has read all records.
+func (r *Reader) IsComplete() bool {
+	return r.Section == Additional && r.left == 0 && r.next > 0 && r.next <= len(r.b)
+}
+
+// IsCut reports whether the message ends before the end of the record that Next could not read.
+func (r *Reader) IsCut() bool { return r.next > len(r.b) }
+
+// isWhole reports whether Next has read all records, and the message ends with the last one.
+func (r *Reader) isWhole() bool { return r.IsComplete() && r.next == len(r.b) }
+
+// Body is a message with its records by section.
+type Body struct {
+	Bytes   []byte
+	Records []Record
+	First   [Sections + 1]int // indices of the first record of each section, and their number
+}
+
+// ReadBody returns a message with its records, which it appends to records[:0]. It returns false for a message that does not end
+// with its last record.
+func ReadBody(records []Record, b []byte) (body Body, ok bool) {
+	body = Body{Bytes: b, Records: records[:0]}
+	r := Records(b)
+	for r.Next() {
+		body.Records = append(body.Records, r.Record)
+		for s := r.Section + 1; s <= Sections; s++ {
+			body.First[s] = len(body.Records)
+		}
+	}
+	return body, r.isWhole()
+}
+
+// OPT is the place of the OPT record in a message.
+type OPT struct {
+	// At is the offset of the last OPT record of the additional section, 0 without one.
+	At int
+	// Last reports that this is the only one, belongs to the root, and ends the message.
+	Last bool
+}
+
+// FindOPT returns the place of the OPT record. It returns false for a message that does not end with its last record.
+func FindOPT(b []byte) (opt OPT, ok bool) {
+	r, found := Records(b), 0
+	for r.Next() {
+		if r.Type == typeOPT && r.Section == Additional {
+			found++
+			opt = OPT{int(r.Owner), found == 1 && b[r.Owner] == 0 && int(r.Record.End) == len(b)}
+		}
+	}
+	return opt, r.isWhole()
+}
+
+// options returns the options of the OPT record, nil without one.
+func (o OPT) options(b []byte) []byte {
+	if o.At == 0 {
+		return nil
+	}
+	r, _ := ReadRecord(b, o.At)
+	return b[r.Data:r.End]
+}

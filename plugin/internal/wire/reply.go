@@ -1,0 +1,285 @@
+package wire
+
+import (
+	"encoding/binary"
+	"sync"
+)
+
+// maxPlain is the maximum length in bytes of a reply without compression of names. Pointers reach all of it.
+const maxPlain = 1<<14 - 1
+
+// Reply is a parsed reply: the message as it was received, and the same without compression of names and without the OPT
+// record. The zero value is ready for Parse, and may be used again. Names and data are slices of the Reply, valid until the next
+// call of Parse.
+type Reply struct {
+	// Message is the message, which Parse does not copy.
+	Message []byte
+	// Rcode is the response code, with the upper bits of an OPT record (RFC 6891 section 6.1.3).
+	Rcode int
+	OPT   OPT
+	// Ordinary reports that Parse has accepted the message: all below is valid for such a message only.
+	Ordinary bool
+	// Escapes reports that the presentation form of a name has escapes.
+	Escapes bool
+	// AnyCase reports that all names are in lower case, except the question's name in the query.
+	AnyCase bool
+
+	plain   []byte // without compression; the question's name is in lower case, also as the owner of records
+	nameLen int    // length of the question's name
+	records []Record
+	first   [Sections + 1]int // indices in records of the first record of each section, and their number
+	excess  int               // bytes by which dns.Msg.Len overestimates the length of a message without Escapes
+
+	compressed        []byte
+	compressedRecords []Record
+	suffixes          suffixes
+}
+
+// Truncated reports whether the message has the flag TC.
+func (r *Reply) Truncated() bool { return r.Message[FlagsAt]&TC != 0 }
+
+// DO reports whether the OPT record has the flag DNSSEC OK.
+func (r *Reply) DO() bool {
+	if r.OPT.At == 0 {
+		return false
+	}
+	record, _ := ReadRecord(r.Message, r.OPT.At)
+	return binary.BigEndian.Uint32(r.Message[record.TTLAt():])&DO != 0
+}
+
+// Options returns the options of the OPT record, a slice of the message; nil without one.
+func (r *Reply) Options() []byte { return r.OPT.options(r.Message) }
+
+// Plain returns the reply without compression of names and without the OPT record.
+func (r *Reply) Plain() Body { return Body{r.plain, r.records, r.first} }
+
+// Excess returns the number of bytes by which dns.Msg.Len overestimates the length of Plain, by text with escapes in records of
+// type TXT, and by signatures. Escapes in names are not counted.
+func (r *Reply) Excess() int { return r.excess }
+
+// Name returns the question's name in lower case.
+func (r *Reply) Name() []byte { return r.plain[HeaderLen : HeaderLen+r.nameLen] }
+
+// Type returns the question's type.
+func (r *Reply) Type() uint16 { return binary.BigEndian.Uint16(r.plain[HeaderLen+r.nameLen:]) }
+
+// Records returns the records of a section, without the OPT record. Their offsets are those in Plain.
+func (r *Reply) Records(s Section) []Record { return r.records[r.first[s]:r.first[s+1]] }
+
+// Owner returns the owner name of a record.
+func (r *Reply) Owner(x Record) []byte { return r.plain[x.Owner : x.Data-RecordLen] }
+
+// Data returns the data of a record.
+func (r *Reply) Data(x Record) []byte { return r.plain[x.Data:x.End] }
+
+// TTL returns the TTL of a record in seconds.
+func (r *Reply) TTL(x Record) uint32 { return binary.BigEndian.Uint32(r.plain[x.TTLAt():]) }
+
+// SetTTL sets the TTL of a record in Plain, in seconds.
+func (r *Reply) SetTTL(x Record, ttl uint32) { binary.BigEndian.PutUint32(r.plain[x.TTLAt():], ttl) }
+
+// Parse parses an ordinary reply: opcode QUERY, one question, only records of class IN and of types with a layout, at most one
+// OPT record, with version 0 and options of common types, and no trailing bytes. It returns false for every other message, valid
+// or not. Package dns accepts a message that Parse accepts, and without Escapes packs it to the same bytes.
+func (r *Reply) Parse(b []byte) bool {
+	r.Message, r.Ordinary = b, false
+	if len(b) < HeaderLen || b[FlagsAt]&(QR|OpcodeMask) != QR || Count(b, QDCountAt) != 1 {
+		return false
+	}
+	if r.plain == nil {
+		r.plain = make([]byte, 0, maxPlain+MaxName)
+	}
+	r.plain, r.records = append(r.plain[:0], b[:HeaderLen]...), r.records[:0]
+	r.Rcode, r.OPT, r.Escapes, r.AnyCase, r.excess = int(b[RcodeAt]&RcodeMask), OPT{}, false, true, 0
+	at, ok := r.appendName(b, HeaderLen, len(b))
+	if !ok || at+TypeClassLen > len(b) || !r.append(b[at:at+TypeClassLen]) || binary.BigEndian.Uint16(b[at+2:]) != classIN {
+		return false
+	}
+	r.nameLen = len(r.plain) - HeaderLen - TypeClassLen
+	LowerName(r.Name())
+	at += TypeClassLen
+	for s := range Sections {
+		r.first[s] = len(r.records)
+		for range Count(b, s.CountAt()) {
+			if at, ok = r.parseRecord(b, at, s); !ok {
+				return false
+			}
+		}
+	}
+	r.first[Sections] = len(r.records)
+	r.Ordinary = at == len(b)
+	return r.Ordinary
+}
+
+// Read reads a reply that package dns has accepted, with one question: all but the parts of an Ordinary one. It returns false for
+// a message with trailing bytes.
+func (r *Reply) Read(b []byte) (ok bool) {
+	r.Message, r.Ordinary, r.Rcode = b, false, int(b[RcodeAt]&RcodeMask)
+	if r.OPT, ok = FindOPT(b); r.OPT.At > 0 {
+		record, _ := ReadRecord(b, r.OPT.At)
+		r.Rcode |= int(b[record.TTLAt()]) << 4
+	}
+	return ok && Count(b, QDCountAt) == 1
+}
+
+// ParseRenamed is Parse for a reply without compression, with another name in the question. Records are unchanged.
+func (r *Reply) ParseRenamed(plain, name []byte) bool {
+	b := append(append(r.compressed[:0], plain[:HeaderLen]...), name...)
+	r.compressed = append(b, plain[NameEnd(plain, HeaderLen):]...)
+	return r.Parse(r.compressed)
+}
+
+// parseRecord parses the record at an offset, and returns its end.
+func (r *Reply) parseRecord(b []byte, at int, s Section) (end int, ok bool) {
+	x := Record{Owner: uint16(len(r.plain))} // #nosec G115 -- up to maxPlain
+	owner := at
+	if at, ok = r.appendName(b, at, len(b)); !ok || at+RecordLen > len(b) {
+		return 0, false
+	}
+	x.Type = binary.BigEndian.Uint16(b[at:])
+	end = at + RecordLen + int(binary.BigEndian.Uint16(b[at+8:]))
+	if end > len(b) {
+		return 0, false
+	}
+	if x.Type == typeOPT {
+		r.plain = r.plain[:x.Owner]
+		r.OPT.Last = end == len(b)
+		return end, s == Additional && at == owner+1 && r.parseOPT(owner, b[at:end])
+	}
+	if binary.BigEndian.Uint16(b[at+2:]) != classIN || !r.append(b[at:at+RecordLen]) {
+		return 0, false
+	}
+	x.Data = uint16(len(r.plain)) // #nosec G115
+	if owner := r.Owner(x); EqualNames(owner, r.Name()) {
+		copy(owner, r.Name())
+	} else if HasUpper(owner) {
+		r.AnyCase = false
+	}
+	if !r.appendData(b[:end], at+RecordLen, x.Type) {
+		return 0, false
+	}
+	x.End = uint16(len(r.plain))                                 // #nosec G115
+	binary.BigEndian.PutUint16(r.plain[x.Data-2:], x.End-x.Data) // without compression
+	r.records = append(r.records, x)
+	return end, true
+}
+
+// parseOPT parses an OPT record of the root, from its type on. Flags are ignored.
+func (r *Reply) parseOPT(at int, b []byte) bool {
+	extended, version := b[4], b[5]
+	if r.OPT.At > 0 || version != 0 || !validOptions(b[RecordLen:]) {
+		return false
+	}
+	r.OPT.At = at
+	r.Rcode |= int(extended) << 4
+	addCount(r.plain, Additional, -1)
+	return true
+}
+
+// append appends bytes, unless the reply is too long.
+func (r *Reply) append(b []byte) bool {
+	if len(r.plain)+len(b) > maxPlain {
+		return false
+	}
+	r.plain = append(r.plain, b...)
+	return true
+}
+
+// appendName appends the name at an offset without compression, and returns the offset behind it.
+func (r *Reply) appendName(b []byte, at, limit int) (end int, ok bool) {
+	start := len(r.plain)
+	r.plain, end = AppendName(r.plain, b, at, limit)
+	if end == 0 || len(r.plain) > maxPlain {
+		return 0, false
+	}
+	r.Escapes = r.Escapes || !IsPlain(r.plain[start:])
+	return end, true
+}
+
+// appendData appends the data of a record, from an offset to the end of b.
+func (r *Reply) appendData(b []byte, at int, rrtype uint16) bool {
+	l := layoutOf(rrtype)
+	if l.check == nil || at+l.head > len(b) || !r.append(b[at:at+l.head]) {
+		return false
+	}
+	r.AnyCase = r.AnyCase && !l.opaque
+	at += l.head
+	for range l.names {
+		start, ok := len(r.plain), false
+		if at, ok = r.appendName(b, at, len(b)); !ok {
+			return false
+		}
+		if HasUpper(r.plain[start:]) {
+			r.AnyCase = false
+		}
+	}
+	excess, ok := l.check(b[at:])
+	r.excess += excess
+	return ok && r.append(b[at:])
+}
+
+// RemoveOPT removes the OPT record, which is Last, from the message. Without it a response code above MaxRcode becomes SERVFAIL.
+func (r *Reply) RemoveOPT() {
+	r.Message = r.Message[:r.OPT.At]
+	addCount(r.Message, Additional, -1)
+	r.OPT = OPT{}
+	if r.Rcode <= MaxRcode {
+		return
+	}
+	r.Rcode = servfail
+	setRcode(r.Message, servfail)
+	if r.Ordinary {
+		setRcode(r.plain, servfail)
+	}
+}
+
+func setRcode(b []byte, rcode byte) { b[RcodeAt] = b[RcodeAt]&^RcodeMask | rcode }
+
+// servfail is the response code of a server's failure, RFC 1035 section 4.1.1.
+const servfail = 2
+
+// RemoveOptions removes options from the OPT record, which is Last, in the message.
+func (r *Reply) RemoveOptions(remove func(code uint16) bool) {
+	options := r.Options()
+	begin := len(r.Message) - len(options)
+	to := begin
+	for len(options) > 0 {
+		code, data, rest, ok := CutOption(options)
+		if !ok {
+			break
+		}
+		if !remove(code) {
+			to += copy(r.Message[to:], options[:OptionLen+len(data)])
+		}
+		options = rest
+	}
+	r.Message = r.Message[:to]
+	binary.BigEndian.PutUint16(r.Message[begin-2:], uint16(to-begin)) // #nosec G115 -- it was longer
+}
+
+// HasOption reports whether the OPT record has an option of which a function returns true.
+func (r *Reply) HasOption(is func(code uint16) bool) bool {
+	for options := r.Options(); len(options) > 0; {
+		code, _, rest, ok := CutOption(options)
+		if !ok {
+			return false
+		}
+		if is(code) {
+			return true
+		}
+		options = rest
+	}
+	return false
+}
+
+// replies are reused: their buffers have up to 50 KB.
+var replies = sync.Pool{New: func() any { return new(Reply) }}
+
+// NewReply returns a Reply for Parse.
+func NewReply() *Reply { return replies.Get().(*Reply) }
+
+// Release ends the use of a Reply of NewReply.
+func (r *Reply) Release() {
+	r.Message = nil
+	replies.Put(r)
+}
