@@ -68,10 +68,11 @@ func TestReadReplyAllocations(t *testing.T) {
 			c := newWireCache(t, ".", tt.options)
 			q, packed, key, reply := ordinaryReply(t, c, tt.reply)
 			var m wire.Reply
+			query := &clientQuery{Query: q, packed: packed, key: key, counters: c.counters("")}
 			if n := testing.AllocsPerRun(1000, func() {
 				m.Parse(reply)
-				r, ok := c.readReply(&q, packed, &m, nil)
-				if !ok || !c.storeWireReply(&q, packed, key, &r, false) {
+				r := c.examine(query, &m, &noProperties, nil)
+				if c.storeReply(&r, nil) == nil {
 					t.Fatal("not stored")
 				}
 			}); n > tt.limit {
@@ -100,10 +101,11 @@ func BenchmarkReadReply(b *testing.B) {
 		b.Run(name+"/wire", func(b *testing.B) {
 			b.ReportAllocs()
 			var m wire.Reply
+			query := &clientQuery{Query: q, packed: packed, key: key, counters: c.counters("")}
 			for b.Loop() {
 				m.Parse(reply)
-				r, ok := c.readReply(&q, packed, &m, nil)
-				if !ok || !c.storeWireReply(&q, packed, key, &r, false) {
+				r := c.examine(query, &m, &noProperties, nil)
+				if c.storeReply(&r, nil) == nil {
 					b.Fatal("not stored")
 				}
 			}
@@ -120,8 +122,7 @@ func BenchmarkReadReply(b *testing.B) {
 				if err := m.Unpack(reply); err != nil {
 					b.Fatal(err)
 				}
-				up := c.examine(client, m, new(answers.Recorded))
-				if c.storeReply(&up) == nil {
+				if c.storedResult(client, m, new(answers.Recorded), 0, "", false).entry == nil {
 					b.Fatal("not stored")
 				}
 			}

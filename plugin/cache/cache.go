@@ -20,6 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // Cache is the plugin's handler for one server block.
@@ -220,10 +221,7 @@ func (q *clientQuery) forNext() *dns.Msg {
 }
 
 // matches reports whether a message is a reply to the query's question.
-func (q *clientQuery) matches(m *dns.Msg) bool {
-	if len(m.Question) != 1 || !m.Response {
-		return false
-	}
-	got, want := m.Question[0], q.message().Question[0]
-	return got.Qtype == want.Qtype && got.Qclass == want.Qclass && equalNames(got.Name, want.Name)
+func (q *clientQuery) matches(m *wire.Reply) bool {
+	return m.Message[wire.FlagsAt]&wire.QR != 0 && m.Type() == q.Type && m.Class() == q.Class &&
+		wire.EqualNames(m.Name(), q.packed[wire.HeaderLen:wire.HeaderLen+q.NameLen])
 }

@@ -1,43 +1,81 @@
 package cache
 
 import (
-	"strings"
+	"encoding/binary"
 
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-// maxAliases is the maximum length of a chain of aliases. Resolvers follow fewer.
-const maxAliases = 64
-
-// classify returns the class of a reply to one question. A SOA record beside data that does not answer the question means
-// that a chain of aliases ends in a name without the type: NODATA, RFC 2308 section 2.2.
-func (c *Cache) classify(m *dns.Msg) response.Type {
-	class, _ := response.Typify(m, c.wall().UTC())
-	if class == response.OtherError && m.Rcode == dns.RcodeNameError && len(m.Question) == 1 {
-		// the alias of a nonexistent name, RFC 2308 section 2.1
-		if target, ok := aliasOf(m.Answer, m.Question[0].Name, m.Question[0].Qclass); ok && target != "" {
-			return response.NameError
+// classify returns the class of a reply to one question, as CoreDNS's package response defines the classes, and whether it has data
+// of the question's type. A SOA record beside data that do not answer the question means that a chain of aliases ends in a name
+// without the type: NODATA, RFC 2308 section 2.2.
+func (c *Cache) classify(m *wire.Reply) (class response.Type, answered bool) {
+	switch opcode := int(m.Message[wire.FlagsAt]&wire.OpcodeMask) >> 3; {
+	case opcode == dns.OpcodeUpdate:
+		return response.Update, false
+	case opcode == dns.OpcodeNotify, m.Type() == dns.TypeAXFR, m.Type() == dns.TypeIXFR:
+		return response.Meta, false
+	case m.DO() && c.hasExpiredSignature(m):
+		return response.OtherError, false
+	}
+	found := len(m.Records(wire.Answer)) > 0
+	switch m.Rcode {
+	case dns.RcodeSuccess:
+		_, soa := soaOf(m)
+		answered = found && answersQuestion(m)
+		switch {
+		case answered:
+		case soa:
+			return response.NoData, false
+		case !found && hasType(m, wire.Authority, dns.TypeNS):
+			return response.Delegation, false
 		}
+		return response.NoError, answered
+	case dns.RcodeNameError:
+		if found { // the alias of a nonexistent name, RFC 2308 section 2.1
+			if target, one := aliasOf(m, m.Name()); !one || len(target) == 0 {
+				return response.OtherError, false
+			}
+		}
+		return response.NameError, false
+	case dns.RcodeServerFailure, dns.RcodeNotImplemented:
+		return response.ServerError, false
 	}
-	if class == response.NoError && len(m.Answer) > 0 && soaOf(m) != nil && !answersQuestion(m) {
-		return response.NoData
-	}
-	return class
+	return response.OtherError, false
 }
 
-// cacheable reports whether a reply of a class may be cached.
-func cacheable(m *dns.Msg, class response.Type) bool {
-	if m.Truncated {
+// hasExpiredSignature reports whether a signature is not valid now, RFC 4034 section 3.1.5.
+func (c *Cache) hasExpiredSignature(m *wire.Reply) bool {
+	for _, r := range m.Plain().Records {
+		if r.Type != dns.TypeRRSIG {
+			continue
+		}
+		var s dns.RRSIG
+		if data := m.Data(r); len(data) >= 16 {
+			s.Expiration, s.Inception = binary.BigEndian.Uint32(data[8:]), binary.BigEndian.Uint32(data[12:])
+		}
+		if !s.ValidityPeriod(c.wall().UTC()) {
+			return true
+		}
+	}
+	return false
+}
+
+// cacheable reports whether a reply of a class may be cached. answered is that of classify.
+func cacheable(m *wire.Reply, class response.Type, answered bool) bool {
+	if m.Truncated() {
 		return false
 	}
 	switch class {
 	case response.NameError:
-		return soaOf(m) != nil // RFC 2308 section 5
+		_, soa := soaOf(m) // RFC 2308 section 5
+		return soa
 	case response.NoError:
-		return len(m.Answer) == 0 || answersQuestion(m)
+		return answered || len(m.Records(wire.Answer)) == 0
 	case response.NoData, response.Delegation, response.ServerError:
 		return true
 	}
@@ -51,74 +89,4 @@ func kindOf(class response.Type) answers.Kind {
 		return answers.Denial
 	}
 	return answers.Success
-}
-
-func soaOf(m *dns.Msg) *dns.SOA {
-	for _, rr := range m.Ns {
-		if soa, ok := rr.(*dns.SOA); ok {
-			return soa
-		}
-	}
-	return nil
-}
-
-// answersQuestion reports whether a reply has data of the question's type, at the end of the chain of aliases.
-func answersQuestion(m *dns.Msg) bool {
-	if m.Rcode != dns.RcodeSuccess || len(m.Question) != 1 {
-		return false
-	}
-	q := m.Question[0]
-	switch q.Qtype {
-	case dns.TypeANY:
-		return hasData(m.Answer, q.Name, q.Qtype, q.Qclass)
-	case dns.TypeCNAME:
-		target, ok := aliasOf(m.Answer, q.Name, q.Qclass)
-		return ok && target != ""
-	}
-	name := q.Name
-	for range maxAliases {
-		target, ok := aliasOf(m.Answer, name, q.Qclass)
-		if !ok {
-			return false
-		}
-		if target == "" {
-			return hasData(m.Answer, name, q.Qtype, q.Qclass)
-		}
-		name = target
-	}
-	return false // a loop, RFC 1034 section 3.6.2
-}
-
-// aliasOf returns the target of a name's alias, "" without an alias. Several targets are an error.
-func aliasOf(answer []dns.RR, name string, class uint16) (target string, ok bool) {
-	for _, rr := range answer {
-		cname, is := rr.(*dns.CNAME)
-		if !is || !inClass(rr, class) || !equalNames(cname.Hdr.Name, name) {
-			continue
-		}
-		if target != "" && !equalNames(target, cname.Target) {
-			return "", false // RFC 2181 section 10.1
-		}
-		target = cname.Target
-	}
-	return target, true
-}
-
-func hasData(answer []dns.RR, name string, qtype, class uint16) bool {
-	for _, rr := range answer {
-		h := rr.Header()
-		if (qtype == dns.TypeANY || h.Rrtype == qtype) && inClass(rr, class) && equalNames(h.Name, name) {
-			return true
-		}
-	}
-	return false
-}
-
-func inClass(rr dns.RR, class uint16) bool {
-	return class == dns.ClassANY || rr.Header().Class == class
-}
-
-// equalNames compares names in presentation form, in which all other than ASCII is escaped.
-func equalNames(a, b string) bool {
-	return len(a) == len(b) && strings.EqualFold(a, b)
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
-	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -60,11 +59,8 @@ func (c *Cache) refetch(n *serverCounters, e *answers.Entry) {
 // refetch is the query for an answer without a client.
 type refetch struct {
 	block.WireQuery
-	buf [answers.MaxQuery + wire.OPTLen + searchOptionHead + searchlist.MaxOption]byte
+	buf [answers.MaxQuery + wire.OPTLen + maxSearchOption]byte
 }
-
-// searchOptionHead is the length of the code and the length of an EDNS option, RFC 6891 section 6.1.2.
-const searchOptionHead = 4
 
 // Answer implements block.Answerer: the answer is stored.
 func (*refetch) Answer(*batch.Batch, *block.WireQuery, *answers.Entry, answers.Patch) {

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"slices"
 
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metadata"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // fetch answers a query without a usable entry: with the reply of the next plugin, or with the reply to another query for
@@ -135,70 +138,107 @@ func (c *Cache) failure(q *clientQuery, code int, err error) result {
 	return res
 }
 
-// storedResult stores the reply to a query, and returns the result.
+// storedResult stores the reply of the plugin chain to a query, and returns the result.
 func (c *Cache) storedResult(q *clientQuery, m *dns.Msg, recorded *answers.Recorded, code int, wildcard string, refresh bool) result {
-	res := result{reply: m, code: code}
-	reply := c.examine(q, m, recorded)
-	reply.refresh, reply.wildcard = refresh, wildcard
-	res.renews, res.once = c.renews(q, res.reply, reply.class), reply.isForOnce()
-	res.options, res.properties = reply.options, reply.properties
-	if res.entry = c.storeReply(&reply); res.entry != nil {
-		c.storeListDenials(&reply)
+	packed := wire.NewReply()
+	defer packed.Release()
+	if !readMessage(packed, m) { // for its client only
+		q.counters.drops.Inc()
+		m.Extra = dropOPT(m.Extra)
+		return result{reply: m, code: code, forAll: recorded.ForAll(), properties: &recorded.Properties, private: recorded.ByGeneration() || !recorded.ForAll()}
 	}
-	res.forAll = reply.forAll
-	res.private = res.entry == nil && (recorded.ByGeneration() || !reply.forAll)
+	r := c.examine(q, packed, &recorded.Properties, recorded.Voucher)
+	r.forAll = r.forAll && recorded.ForAll()
+	r.refresh, r.wildcard = refresh, wildcard
+	show(m, packed)
+	entry := c.storeReply(&r, m)
+	res := c.resultOf(&r, code, entry)
+	res.reply = m
 	return res
 }
 
-// examine sets the TTLs that clients see in a reply, removes its OPT record, and returns the reply with the facts that
-// decide whether it is stored.
-func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) upstreamReply {
-	scoped := hasScope(m) // before takeOptions removes it
-	class := c.classify(m)
-	options := q.takeOptions(m)
-	answered, valid := c.answeredQuery(q, options)
+// resultOf returns the result of a query, given the entry for the reply, nil if it was not stored.
+func (c *Cache) resultOf(r *upstreamReply, code int, entry *answers.Entry) result {
+	return result{
+		entry: entry, code: code, options: r.options, properties: r.properties, forAll: r.forAll, renews: c.renews(r), once: r.isForOnce(),
+		private: entry == nil && (r.properties.ByGeneration() || !r.forAll),
+	}
+}
+
+// readMessage reads a reply of the plugin chain. It returns false for one that cannot be packed, or without exactly one question.
+func readMessage(m *wire.Reply, message *dns.Msg) bool {
+	compress := message.Compress
+	defer func() { message.Compress = compress }()
+	message.Compress = false
+	b, err := message.Pack()
+	return err == nil && m.ReadPlain(b)
+}
+
+// show makes a message the one that clients see: with the TTLs of the reply that was read from it, and without the OPT record.
+func show(message *dns.Msg, m *wire.Reply) {
+	message.Extra = dropOPT(message.Extra)
+	records := m.Plain().Records
+	for i, rr := range slices.Concat(message.Answer, message.Ns, message.Extra) {
+		rr.Header().Ttl = m.TTL(records[i])
+	}
+}
+
+func dropOPT(records []dns.RR) []dns.RR {
+	return slices.DeleteFunc(records, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT })
+}
+
+// noProperties are those of a reply of an upstream. They are never changed.
+var noProperties answers.Properties
+
+// examine sets the TTLs that clients see in a reply, and returns the reply with the facts that decide whether it is stored.
+func (c *Cache) examine(q *clientQuery, m *wire.Reply, properties *answers.Properties, v *coherence.Voucher) upstreamReply {
+	class, answered := c.classify(m)
+	var buf [maxErrors*(wire.OptionLen+2+maxErrorText) + maxSearchOption]byte
+	o, valid := readOptions(buf[:0], m.Options(), q.Search)
 	if !valid {
 		class = response.OtherError
 	}
-	return upstreamReply{
-		msg: m, query: answered, options: options, forAll: recorded.ForAll() && !scoped,
-		facts: facts{
-			class: class, positive: class == response.NoError && answersQuestion(m), lifetime: c.lifetimeOf(m, class, recorded),
-			properties: &recorded.Properties, voucher: recorded.Voucher,
-		},
+	r := upstreamReply{
+		Reply: m, query: q, matches: q.matches(m), cacheable: cacheable(m, class, answered), forAll: !o.scoped,
+		options: o.clone(), nameAlone: q.Search != nil && !o.tried,
+		facts: facts{class: class, positive: class == response.NoError && answered, properties: properties, voucher: v},
 	}
+	if !properties.Waits { // else it is for one query, whatever the configured minimum
+		r.lifetime = c.setTTLs(m, class)
+	}
+	r.forList = r.deniesList(&o)
+	return r
 }
 
 // storeFailure stores SERVFAIL for a query without a reply, which limits the queries to the next plugin.
 func (c *Cache) storeFailure(q *clientQuery) *answers.Entry {
-	m := new(dns.Msg)
-	m.SetRcode(q.message(), dns.RcodeServerFailure)
-	answered, _ := c.answeredQuery(q, nil)
+	b := slices.Clone(q.packed[:wire.HeaderLen+q.NameLen+wire.TypeClassLen])
+	b[wire.FlagsAt], b[wire.RcodeAt] = wire.QR|b[wire.FlagsAt]&wire.RD, dns.RcodeServerFailure
+	clear(b[wire.ANCountAt:wire.HeaderLen])
+	m := wire.NewReply()
+	defer m.Release()
+	if !m.ReadPlain(b) {
+		return nil
+	}
 	return c.storeReply(&upstreamReply{
-		msg: m, query: answered, forAll: true,
-		facts: facts{class: response.ServerError, lifetime: c.servfail, properties: new(answers.Properties)},
-	})
+		Reply: m, query: q, matches: true, cacheable: true, forAll: true, nameAlone: q.Search != nil,
+		facts: facts{class: response.ServerError, lifetime: c.servfail, properties: &noProperties},
+	}, nil)
 }
 
 // renews reports whether a reply replaces a stale answer for the client: a failure does not, RFC 8767 section 4.
-func (c *Cache) renews(q *clientQuery, m *dns.Msg, class response.Type) bool {
-	if !q.matches(m) {
+func (c *Cache) renews(r *upstreamReply) bool {
+	switch {
+	case !r.matches:
 		return false
-	}
-	if m.Truncated {
+	case r.Truncated():
 		return !c.preferPositive && c.stale.onFailure // the client retries over TCP
+	case c.preferPositive:
+		return r.positive
 	}
-	return c.renewsStale(m.Rcode, class, class == response.NoError && answersQuestion(m))
-}
-
-// renewsStale is renews for a complete reply to the query's question. positive is set if it has the data of the question.
-func (c *Cache) renewsStale(rcode int, class response.Type, positive bool) bool {
-	if c.preferPositive {
-		return positive
-	}
-	switch rcode {
+	switch r.Rcode {
 	case dns.RcodeSuccess: // with expired signatures the class is OtherError
-		return c.stale.onFailure || class != response.OtherError
+		return c.stale.onFailure || r.class != response.OtherError
 	case dns.RcodeNameError:
 		return true
 	}

@@ -51,11 +51,11 @@ func (q *clientQuery) tailor(m *dns.Msg) {
 }
 
 // adapt restricts a reply to what the client supports, and adds the options for a client with EDNS.
-func (q *clientQuery) adapt(m *dns.Msg, options []dns.EDNS0) {
+func (q *clientQuery) adapt(m *dns.Msg, options []byte) {
 	if !q.DO && !q.AD { // RFC 6840 section 5.8
 		m.AuthenticatedData = false
 	}
 	if q.EDNS && len(options) > 0 {
-		m.Extra = append(m.Extra, optWith(options))
+		m.Extra = append(m.Extra, optWith(unpackOptions(options)))
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/cache/internal/snapshot"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -113,7 +112,7 @@ func (w *recordWriter) recordOf(e *answers.Entry, now time.Duration) (r snapshot
 }
 
 // keyQuery is the maximum length of the query of a key in bytes.
-const keyQuery = answers.MaxQuery + wire.OPTLen + searchOptionHead + searchlist.MaxOption
+const keyQuery = answers.MaxQuery + wire.OPTLen + maxSearchOption
 
 // restore stores a reply that was received before now, and reports whether it was stored. The reply is parsed like that of an
 // upstream. restored is set for the reply of an earlier process.
@@ -155,28 +154,19 @@ func (c *Cache) mayRestore(q *answers.Query, key []byte) bool {
 
 // entryOfReply returns the entry for a reply as if an upstream had sent it now, nil for a reply that is no answer or denial.
 func (c *Cache) entryOfReply(q *answers.Query, packed, key, reply []byte) *answers.Entry {
-	parsed := wire.NewReply()
-	defer parsed.Release()
-	parsed.Parse(reply)
-	if r, ok := c.readReply(q, packed, parsed, nil); ok {
-		if isAnswer(r.class) {
-			return r.entry
+	m := wire.NewReply()
+	defer m.Release()
+	if !m.Parse(reply) {
+		message, err := answers.Unpack(reply)
+		if err != nil || !readMessage(m, message) {
+			return nil
 		}
+	}
+	r := c.examine(&clientQuery{Query: *q, packed: packed, key: key}, m, &noProperties, nil)
+	if !r.matches || !isAnswer(r.class) || r.lifetime <= 0 {
 		return nil
 	}
-	m, err := answers.Unpack(reply)
-	if err != nil {
-		return nil
-	}
-	cq := &clientQuery{Query: *q, packed: packed, key: key}
-	if !cq.matches(m) {
-		return nil
-	}
-	r := c.examine(cq, m, new(answers.Recorded))
-	if !isAnswer(r.class) || r.lifetime <= 0 {
-		return nil
-	}
-	return c.entryFor(&r)
+	return c.entryFor(&r, key, nil)
 }
 
 func isAnswer(class response.Type) bool {

@@ -16,7 +16,7 @@ import (
 // result is the result of a query to the next plugin.
 type result struct {
 	reply      *dns.Msg            // without an OPT record; nil if the plugin has written none
-	options    []dns.EDNS0         // of the reply, for clients with EDNS
+	options    []byte              // of the reply in wire form, for clients with EDNS
 	entry      *answers.Entry      // the stored reply, nil if it was not stored
 	properties *answers.Properties // of the reply; nil without one
 	code       int                 // returned by the next plugin

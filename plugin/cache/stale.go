@@ -154,8 +154,8 @@ func detachedContext(ctx context.Context) context.Context {
 
 // Extended errors of stale answers in wire form, RFC 8914 sections 4.4 and 4.20.
 var (
-	staleAnswer   = packOptions([]dns.EDNS0{&dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeStaleAnswer}})
-	staleNXDOMAIN = packOptions([]dns.EDNS0{&dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeStaleNXDOMAINAnswer}})
+	staleAnswer   = appendError(nil, []byte{0, byte(dns.ExtendedErrorCodeStaleAnswer)})
+	staleNXDOMAIN = appendError(nil, []byte{0, byte(dns.ExtendedErrorCodeStaleNXDOMAINAnswer)})
 )
 
 // serveStale answers a query with a stale entry.

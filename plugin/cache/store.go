@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"strings"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -11,16 +10,21 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // upstreamReply is a reply of the next plugin, with the facts that decide whether and how it is stored.
 type upstreamReply struct {
 	facts
-	msg     *dns.Msg     // without an OPT record, with the TTLs that clients see
-	query   *clientQuery // that it answers
-	forAll  bool         // all callers get the same reply
-	options []dns.EDNS0
-	refresh bool // fetched to replace an entry that is still served
+	*wire.Reply              // with the TTLs that clients see
+	query       *clientQuery // to which it was received
+	matches     bool         // its question is that of the query
+	cacheable   bool         // its class may be cached
+	forAll      bool         // all callers get the same reply
+	options     []byte       // that are stored, in wire form
+	nameAlone   bool         // the upstream has not tried the search list of the query: the reply is for the query without it
+	forList     bool         // it denies each candidate of the query's search list
+	refresh     bool         // fetched to replace an entry that is still served
 }
 
 // facts are the facts about a reply that its entry is made from.
@@ -28,9 +32,9 @@ type facts struct {
 	class      response.Type
 	positive   bool // the reply has the data of the question
 	lifetime   time.Duration
-	properties *answers.Properties
-	voucher    *coherence.Voucher // of the session over which the reply was received, or nil
-	wildcard   string             // record that the reply was made from
+	properties *answers.Properties // never changed
+	voucher    *coherence.Voucher  // of the session over which the reply was received, or nil
+	wildcard   string              // record that the reply was made from
 }
 
 // entryState is the State of an entry of the cache.
@@ -43,21 +47,31 @@ type entryState struct {
 	retryAt    atomic.Int64 // no refresh before this time, by the store's clock
 }
 
-// storeReply stores a reply if that is permitted, and returns its entry, or nil.
-func (c *Cache) storeReply(r *upstreamReply) *answers.Entry {
-	e := c.entryFor(r)
-	if e == nil || !c.put(r.query.key, e, r.refresh) {
+// storeReply stores a reply if that is permitted, and returns its entry, or nil. message is the reply of the plugin chain, nil
+// without one.
+func (c *Cache) storeReply(r *upstreamReply, message *dns.Msg) *answers.Entry {
+	var buf [answers.MaxKey]byte
+	key := r.query.key
+	if r.nameAlone {
+		alone := r.query.Query
+		alone.Search = nil
+		key = c.space.Key(buf[:0], r.query.packed, &alone)
+	}
+	e := c.entryFor(r, key, message)
+	if e == nil || !c.put(key, e, r.refresh) {
 		return nil
+	}
+	if r.forList && !r.properties.ByGeneration() { // the generations of the single names are not known
+		c.storeDenials(r, e)
 	}
 	return e
 }
 
-// entryFor returns the entry for a reply, nil if the reply may not be stored as the answer for all callers. It counts a
-// reply to another question, and stores one that is valid by generations alone.
-func (c *Cache) entryFor(r *upstreamReply) *answers.Entry {
-	storable := cacheable(r.msg, r.class) && r.lifetime > 0
-	matches := r.query.matches(r.msg)
-	if storable && !matches {
+// entryFor returns the entry for a reply, nil if the reply may not be stored under a key as the answer for all callers. It counts a
+// reply to another question, and stores a message that is valid by generations alone.
+func (c *Cache) entryFor(r *upstreamReply, key []byte, message *dns.Msg) *answers.Entry {
+	storable := r.cacheable && r.lifetime > 0
+	if storable && !r.matches {
 		r.query.counters.drops.Inc()
 		return nil
 	}
@@ -66,28 +80,38 @@ func (c *Cache) entryFor(r *upstreamReply) *answers.Entry {
 		return nil // without RD a server may answer with a referral or a refusal, which is no reply to a query with RD
 	}
 	if !r.forAll {
-		c.removeShared(r.query.key)
+		c.removeShared(key)
 	}
-	if matches && r.isForOnce() {
-		c.removeReplaced(r.query.key)
+	if r.matches && r.isForOnce() {
+		c.removeReplaced(key)
 	}
-	if !r.forAll || !storable || c.kinds[kindOf(r.class)].disabled.Contains(r.msg.Question[0].Name) {
-		if byGeneration && matches && (r.forAll || r.properties.Views != nil) {
-			c.space.PutReply(r.query.message(), r.msg, r.properties) // valid by its generations, whatever its TTL
+	if !r.forAll || !storable || c.isDisabled(r.class, r.Name()) {
+		if byGeneration && r.matches && (r.forAll || r.properties.Views != nil) {
+			c.space.PutReply(r.query.message(), message, r.properties) // valid by its generations, whatever its TTL
 		}
 		return nil
 	}
-	e := c.newEntry(&r.facts, packOptions(r.options))
-	if e.Fill(lowered(r.msg, e)) != nil || !byGeneration && !e.Plain.Unpacks() {
+	e := c.newEntry(&r.facts, r.options)
+	if !fill(e, r.Reply) {
 		return nil
 	}
 	return e
 }
 
+// fill sets the answer of an entry. It returns false for a reply that cannot be stored.
+func fill(e *answers.Entry, m *wire.Reply) bool {
+	anyCase := e.AnyCase && m.AnyCase
+	if m.Rcode > wire.MaxRcode || e.FillReply(m) != nil {
+		return false
+	}
+	e.AnyCase = anyCase
+	return true
+}
+
 // isForOnce reports whether a reply is a denial with the TTL 0: it ends the answer before it, and is only for the queries that are
 // under way (RFC 1035 section 3.2.1).
 func (r *upstreamReply) isForOnce() bool {
-	return r.lifetime == 0 && r.class != response.ServerError && kindOf(r.class) == answers.Denial && cacheable(r.msg, r.class)
+	return r.lifetime == 0 && r.class != response.ServerError && kindOf(r.class) == answers.Denial && r.cacheable
 }
 
 // removeReplaced removes the entry that a denial with the TTL 0 replaces.
@@ -191,57 +215,3 @@ func (c *Cache) prefers(old, e *answers.Entry) bool {
 func (c *Cache) prefersData(old *answers.Entry) bool {
 	return c.preferPositive && c.stale.maxAge > 0 && old.State.(*entryState).positive
 }
-
-// lowered returns a message with all occurrences of the question's name in lower case; the answer to a query has the case
-// of the query. It sets AnyCase of the entry if other names are in lower case, too.
-func lowered(m *dns.Msg, e *answers.Entry) *dns.Msg {
-	question := m.Question[0].Name
-	name := strings.ToLower(question)
-	if name != question {
-		m = m.Copy() // the present client gets the reply unchanged
-		m.Question[0].Name = name
-	}
-	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
-		for _, rr := range section {
-			h := rr.Header()
-			if equalNames(h.Name, name) {
-				h.Name = name
-			}
-			e.AnyCase = e.AnyCase && lower(h.Name) && hasLowerNames(rr)
-		}
-	}
-	return m
-}
-
-// hasLowerNames reports whether the names in the data of a record are in lower case; false for unknown types.
-func hasLowerNames(rr dns.RR) bool {
-	switch r := rr.(type) {
-	case *dns.A, *dns.AAAA, *dns.TXT, *dns.CAA, *dns.DS, *dns.DNSKEY, *dns.TLSA, *dns.SSHFP, *dns.NSEC3:
-		return true
-	case *dns.CNAME:
-		return lower(r.Target)
-	case *dns.DNAME:
-		return lower(r.Target)
-	case *dns.NS:
-		return lower(r.Ns)
-	case *dns.PTR:
-		return lower(r.Ptr)
-	case *dns.MX:
-		return lower(r.Mx)
-	case *dns.SRV:
-		return lower(r.Target)
-	case *dns.SOA:
-		return lower(r.Ns) && lower(r.Mbox)
-	case *dns.SVCB:
-		return lower(r.Target)
-	case *dns.HTTPS:
-		return lower(r.Target)
-	case *dns.RRSIG:
-		return lower(r.SignerName)
-	case *dns.NSEC:
-		return lower(r.NextDomain)
-	}
-	return false
-}
-
-func lower(name string) bool { return name == strings.ToLower(name) }

@@ -8,6 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // shortTTL is the TTL of a reply without records, in seconds.
@@ -22,23 +23,12 @@ func (k *kindOptions) clamp(ttl uint32) uint32 {
 	return min(max(ttl, k.minTTL), k.maxTTL)
 }
 
-// lifetimeOf sets the TTLs that clients see in a reply, and returns the lifetime of the reply. A negative answer for a name that
-// queries wait for is for one query, whatever the configured minimum.
-func (c *Cache) lifetimeOf(m *dns.Msg, class response.Type, recorded *answers.Recorded) time.Duration {
-	if recorded.Waits {
-		return 0
+// setTTLs sets the TTLs that clients see in a reply of a class, and returns the lifetime of the reply, the minimum of the TTLs.
+func (c *Cache) setTTLs(m *wire.Reply, class response.Type) time.Duration {
+	k, limits, lifetime := c.ttlLimits(class, len(m.Plain().Records), negativeTTL(m))
+	for s := range wire.Sections {
+		lifetime = min(lifetime, k.setTTLs(m, m.Records(s), limits[s]))
 	}
-	return c.setTTLs(m, class)
-}
-
-// setTTLs sets the TTLs that clients see in a reply, and returns the lifetime of the reply, the minimum of the TTLs.
-func (c *Cache) setTTLs(m *dns.Msg, class response.Type) time.Duration {
-	negative := noNegativeTTL
-	if soa := soaOf(m); soa != nil {
-		negative = min(soa.Hdr.Ttl, soa.Minttl)
-	}
-	k, limits, lifetime := c.ttlLimits(class, len(m.Answer)+len(m.Ns)+len(m.Extra), negative)
-	lifetime = min(lifetime, k.setTTLs(m.Answer, limits[0]), k.setTTLs(m.Ns, limits[1]), k.setTTLs(m.Extra, limits[2]))
 	return c.lifetime(class, lifetime)
 }
 
@@ -47,7 +37,7 @@ const noNegativeTTL uint32 = math.MaxUint32
 
 // ttlLimits returns the limits for TTLs in a reply of a class, the maximum in each of its three sections, and the maximum
 // of its lifetime, in seconds. negative is the TTL of a denial by its SOA record.
-func (c *Cache) ttlLimits(class response.Type, records int, negative uint32) (k kindOptions, limits [3]uint32, lifetime uint32) {
+func (c *Cache) ttlLimits(class response.Type, records int, negative uint32) (k kindOptions, limits [wire.Sections]uint32, lifetime uint32) {
 	k = c.kinds[kindOf(class)]
 	lifetime = k.clamp(shortTTL)
 	switch class {
@@ -61,9 +51,9 @@ func (c *Cache) ttlLimits(class response.Type, records int, negative uint32) (k 
 			lifetime = k.maxTTL
 		}
 	}
-	limits = [3]uint32{k.maxTTL, k.maxTTL, k.maxTTL}
+	limits = [wire.Sections]uint32{k.maxTTL, k.maxTTL, k.maxTTL}
 	if kindOf(class) == answers.Denial && class != response.ServerError {
-		limits[1] = k.clamp(negative) // RFC 2308 section 5
+		limits[wire.Authority] = k.clamp(negative) // RFC 2308 section 5
 	}
 	return k, limits, lifetime
 }
@@ -78,29 +68,32 @@ func (c *Cache) lifetime(class response.Type, lowest uint32) time.Duration {
 
 // setTTLs gives the records of each RRset in a section one TTL (RFC 2181 section 5.2), and returns the minimum, not more
 // than limit. Records of a set are adjacent.
-func (k *kindOptions) setTTLs(records []dns.RR, limit uint32) (lowest uint32) {
+func (k *kindOptions) setTTLs(m *wire.Reply, records []wire.Record, limit uint32) (lowest uint32) {
 	lowest = limit
 	for len(records) > 0 {
-		n, ttl := 1, records[0].Header().Ttl
-		for n < len(records) && sameSet(records[0], records[n]) {
-			ttl = min(ttl, records[n].Header().Ttl)
+		n, ttl := 1, m.TTL(records[0])
+		for n < len(records) && sameSet(m, records[0], records[n]) {
+			ttl = min(ttl, m.TTL(records[n]))
 			n++
 		}
 		ttl = min(k.clamp(ttl), limit)
 		for _, rr := range records[:n] {
-			rr.Header().Ttl = ttl
+			m.SetTTL(rr, ttl)
 		}
 		lowest, records = min(lowest, ttl), records[n:]
 	}
 	return lowest
 }
 
-func sameSet(a, b dns.RR) bool {
-	x, y := a.Header(), b.Header()
-	if s, ok := a.(*dns.RRSIG); ok {
-		if t, ok := b.(*dns.RRSIG); ok && s.TypeCovered != t.TypeCovered { // RFC 4034 section 3
-			return false
-		}
+func sameSet(m *wire.Reply, a, b wire.Record) bool {
+	if a.Type == dns.TypeRRSIG && b.Type == dns.TypeRRSIG && coveredType(m, a) != coveredType(m, b) { // RFC 4034 section 3
+		return false
 	}
-	return x.Rrtype == y.Rrtype && x.Class == y.Class && equalNames(x.Name, y.Name)
+	return a.Type == b.Type && m.ClassOf(a) == m.ClassOf(b) && wire.EqualNames(m.Owner(a), m.Owner(b))
+}
+
+// coveredType returns the type that a signature covers, RFC 4034 section 3.1.1.
+func coveredType(m *wire.Reply, signature wire.Record) string {
+	data := m.Data(signature)
+	return string(data[:min(2, len(data))])
 }

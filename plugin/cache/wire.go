@@ -205,20 +205,31 @@ func (l *wireFlight) resultOf(reply *wire.Reply, v *coherence.Voucher, code int,
 	if reply == nil {
 		return c.failure(q, code, err)
 	}
-	if r, ok := c.readReply(&q.Query, q.packed, reply, v); ok {
-		res = result{code: code, renews: r.renews, forAll: true}
-		if c.storeWireReply(&q.Query, q.packed, q.key, &r, false) {
-			res.entry = r.entry
-			return res
+	if !reply.Ordinary {
+		m, err := answers.Unpack(reply.Message)
+		if err != nil {
+			return c.failure(q, dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack reply: %w", pluginName, err))
 		}
+		recorded := new(answers.Recorded)
+		recorded.Voucher = v
+		return c.storedResult(q, m, recorded, code, "", false)
+	}
+	r := c.examine(q, reply, &noProperties, v)
+	if entry := c.storeReply(&r, nil); entry != nil {
+		return c.resultOf(&r, code, entry)
 	}
 	m, err := answers.Unpack(reply.Message)
 	if err != nil {
 		return c.failure(q, dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack reply: %w", pluginName, err))
 	}
-	recorded := new(answers.Recorded)
-	recorded.Voucher = v
-	return c.storedResult(q, m, recorded, code, "", false)
+	show(m, reply)
+	res = c.resultOf(&r, code, nil)
+	res.reply = m
+	if v != nil {
+		res.properties = new(answers.Properties)
+		res.properties.Voucher = v
+	}
+	return res
 }
 
 // deliverWire answers a query in wire form with the result of its flight.

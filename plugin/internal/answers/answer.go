@@ -187,13 +187,6 @@ func (a *Answer) Bytes() []byte { return a.packed }
 // Len returns the length of the answer in bytes, without an OPT record.
 func (a *Answer) Len() int { return len(a.packed) }
 
-// Unpacks reports whether Unpack can unpack the answer. Package dns also unpacks records that end before their last fields, such
-// as an SOA with one name, and packs some of these in a form that it does not read itself.
-func (a *Answer) Unpacks() bool {
-	_, err := Unpack(a.packed)
-	return err == nil
-}
-
 // Rcode returns the response code, RFC 1035 section 4.1.1.
 func (a *Answer) Rcode() int { return int(a.packed[3] & wire.RcodeMask) }
 

@@ -188,21 +188,17 @@ func (e *Entry) Fill(m *dns.Msg) error {
 	compress := m.Compress
 	defer func() { m.Compress = compress }()
 	m.Compress = false
-	plain, err := pack(m)
+	b, err := m.Pack()
 	if err != nil {
 		return err
 	}
-	e.Plain, e.plainExcess = plain, excess(m.Len(), plain.Len())
-	if m.Len()+len(e.Options) <= plainLimit {
+	if e.Plain, err = readAnswer(b); err != nil {
+		return err
+	}
+	if e.plainExcess = excess(m.Len(), len(b)); e.fits() {
 		return nil
 	}
-	m.Compress = true
-	compressed, err := pack(m)
-	if err != nil {
-		return err
-	}
-	e.compressed, e.compressedExcess = &compressed, excess(m.Len(), compressed.Len())
-	return nil
+	return e.compress(m)
 }
 
 // FillPacked is Fill for a reply in wire form without compression of names, which was made of the answer of another entry
@@ -214,14 +210,6 @@ func (e *Entry) FillPacked(packed []byte, source *Entry) bool {
 	plain, err := readAnswer(packed)
 	e.Plain = plain
 	return err == nil
-}
-
-func pack(m *dns.Msg) (Answer, error) {
-	b, err := m.Pack()
-	if err != nil {
-		return Answer{}, err
-	}
-	return readAnswer(b)
 }
 
 // Patch returns the changes to the answer for a time at which it is fresh.

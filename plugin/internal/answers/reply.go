@@ -1,27 +1,62 @@
 package answers
 
-import "github.com/nearside-dns/nearside/plugin/internal/wire"
+import (
+	"github.com/miekg/dns"
 
-// FillReply sets the answer of the entry to an ordinary reply without escapes, as Fill does with a message. AnyCase is set. The
-// reply may be changed afterwards. It returns false for a reply that needs compression and has too many names.
-func (e *Entry) FillReply(r *wire.Reply) bool {
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
+)
+
+// FillReply sets the answer of the entry to a parsed reply, as Fill does with a message, and AnyCase. The reply may be changed
+// afterwards.
+func (e *Entry) FillReply(r *wire.Reply) error {
 	body := r.Plain()
 	plain, err := newAnswer(&body)
 	if err != nil {
-		return false
+		return err
 	}
-	e.Plain, e.plainExcess, e.AnyCase = plain, int32(r.Excess()), r.AnyCase // #nosec G115 -- below the length
-	if len(body.Bytes)+r.Excess()+len(e.Options) <= plainLimit {
-		return true
+	e.Plain, e.AnyCase = plain, r.AnyCase
+	if r.Ordinary && !r.Escapes {
+		e.plainExcess = int32(r.Excess()) // #nosec G115 -- below the length
+		if e.fits() {
+			return nil
+		}
+		if body, ok := r.Compressed(); ok {
+			return e.setCompressed(&body, e.plainExcess)
+		}
 	}
-	body, ok := r.Compressed()
-	if !ok {
-		return false
-	}
-	compressed, err := newAnswer(&body)
+	m, err := Unpack(body.Bytes)
 	if err != nil {
-		return false
+		return err
 	}
-	e.compressed, e.compressedExcess = &compressed, e.plainExcess
-	return true
+	if e.plainExcess = excess(m.Len(), plain.Len()); e.fits() {
+		return nil
+	}
+	return e.compress(m)
+}
+
+// fits reports whether every client gets the answer without compression of names.
+func (e *Entry) fits() bool { return e.CountedLen()+len(e.Options) <= plainLimit }
+
+// compress sets the compressed answer.
+func (e *Entry) compress(m *dns.Msg) error {
+	m.Compress = true
+	b, err := m.Pack()
+	if err != nil {
+		return err
+	}
+	var buf [16]wire.Record
+	body, ok := wire.ReadBody(buf[:0], b)
+	if !ok {
+		return errMalformed
+	}
+	return e.setCompressed(&body, excess(m.Len(), len(b)))
+}
+
+func (e *Entry) setCompressed(body *wire.Body, excess int32) error {
+	compressed, err := newAnswer(body)
+	if err != nil {
+		return err
+	}
+	e.compressed, e.compressedExcess = &compressed, excess
+	return nil
 }

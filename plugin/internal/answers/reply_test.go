@@ -55,7 +55,7 @@ func TestFillReply(t *testing.T) {
 		m.Compress = r.IntN(2) == 0
 		b, options := packMsg(t, m), make([]byte, 300*r.IntN(2))
 		got := &Entry{Options: options}
-		if !parsed.Parse(b) || parsed.Escapes || parsed.Rcode > wire.MaxRcode || !got.FillReply(&parsed) {
+		if !parsed.Parse(b) || parsed.Rcode > wire.MaxRcode || got.FillReply(&parsed) != nil {
 			continue
 		}
 		filled++

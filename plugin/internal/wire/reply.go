@@ -17,7 +17,7 @@ type Reply struct {
 	// Rcode is the response code, with the upper bits of an OPT record (RFC 6891 section 6.1.3).
 	Rcode int
 	OPT   OPT
-	// Ordinary reports that Parse has accepted the message: all below is valid for such a message only.
+	// Ordinary reports that Parse has accepted the message. All below is valid for such a message, and for one of ReadPlain.
 	Ordinary bool
 	// Escapes reports that the presentation form of a name has escapes.
 	Escapes bool
@@ -63,6 +63,9 @@ func (r *Reply) Name() []byte { return r.plain[HeaderLen : HeaderLen+r.nameLen] 
 // Type returns the question's type.
 func (r *Reply) Type() uint16 { return binary.BigEndian.Uint16(r.plain[HeaderLen+r.nameLen:]) }
 
+// Class returns the question's class.
+func (r *Reply) Class() uint16 { return binary.BigEndian.Uint16(r.plain[HeaderLen+r.nameLen+2:]) }
+
 // Records returns the records of a section, without the OPT record. Their offsets are those in Plain.
 func (r *Reply) Records(s Section) []Record { return r.records[r.first[s]:r.first[s+1]] }
 
@@ -71,6 +74,9 @@ func (r *Reply) Owner(x Record) []byte { return r.plain[x.Owner : x.Data-RecordL
 
 // Data returns the data of a record.
 func (r *Reply) Data(x Record) []byte { return r.plain[x.Data:x.End] }
+
+// ClassOf returns the class of a record.
+func (r *Reply) ClassOf(x Record) uint16 { return binary.BigEndian.Uint16(r.plain[x.TTLAt()-2:]) }
 
 // TTL returns the TTL of a record in seconds.
 func (r *Reply) TTL(x Record) uint32 { return binary.BigEndian.Uint32(r.plain[x.TTLAt():]) }
@@ -120,6 +126,42 @@ func (r *Reply) Read(b []byte) (ok bool) {
 		r.Rcode |= int(b[record.TTLAt()]) << 4
 	}
 	return ok && Count(b, QDCountAt) == 1
+}
+
+// ReadPlain is Parse for a reply of any form in which no name is compressed, as package dns packs it. If the reply is not Ordinary,
+// Escapes, AnyCase and Excess are not set. It returns false for a message without exactly one question, or with trailing bytes.
+func (r *Reply) ReadPlain(b []byte) bool {
+	question := QuestionEnd(b)
+	if question == 0 {
+		return false
+	}
+	if r.Parse(b) {
+		return true
+	}
+	if !r.Read(b) {
+		return false
+	}
+	r.plain, r.records = append(r.plain[:0], b[:question]...), r.records[:0]
+	r.nameLen, r.first, r.excess, r.Escapes, r.AnyCase = question-TypeClassLen-HeaderLen, [Sections + 1]int{}, 0, false, false
+	LowerName(r.Name())
+	for records := Records(b); records.Next(); {
+		x, at := records.Record, len(r.plain)
+		if x.Type == typeOPT && records.Section == Additional {
+			addCount(r.plain, Additional, -1)
+			continue
+		}
+		moved := x.Owner - uint16(at) // #nosec G115 -- an offset in the message, which is not shorter
+		r.plain = append(r.plain, b[x.Owner:x.End]...)
+		x.Owner, x.Data, x.End = x.Owner-moved, x.Data-moved, x.End-moved
+		if owner := r.Owner(x); EqualNames(owner, r.Name()) {
+			copy(owner, r.Name())
+		}
+		r.records = append(r.records, x)
+		for s := records.Section + 1; s <= Sections; s++ {
+			r.first[s] = len(r.records)
+		}
+	}
+	return true
 }
 
 // ParseRenamed is Parse for a reply without compression, with another name in the question. Records are unchanged.

@@ -64,8 +64,8 @@ func wireCaches(t testing.TB) []*Cache {
 	return caches
 }
 
-// FuzzReadReply compares readReply with package dns, for any bytes, options of the cache and forms of the query.
-func FuzzReadReply(f *testing.F) {
+// FuzzExamine compares examine with package dns, for any bytes, options of the cache and forms of the query.
+func FuzzExamine(f *testing.F) {
 	caches := wireCaches(f)
 	add := func(q, text string) {
 		var form byte
@@ -100,9 +100,9 @@ func FuzzReadReply(f *testing.F) {
 	})
 }
 
-// TestReadReplyAtRandom compares readReply with package dns for random replies with all legal forms of compression, and for
-// the same replies with changed bytes. A part of the former is ordinary.
-func TestReadReplyAtRandom(t *testing.T) {
+// TestExamineAtRandom compares examine with package dns for random replies with all legal forms of compression, and for
+// the same replies with changed bytes. A part of the former is ordinary, and stored.
+func TestExamineAtRandom(t *testing.T) {
 	caches := wireCaches(t)
 	for seed := range uint64(8) {
 		random := rand.New(rand.NewPCG(seed, rand.Uint64())) // #nosec G404

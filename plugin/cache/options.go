@@ -1,0 +1,95 @@
+package cache
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
+)
+
+// optWith returns an OPT record with options; the server sets its other fields.
+func optWith(options []dns.EDNS0) *dns.OPT {
+	return &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}, Option: options}
+}
+
+// Limits of the extended errors that are stored with an answer; RFC 8914 section 2 permits truncated texts.
+const (
+	maxErrors    = 4
+	maxErrorText = 255 // bytes
+)
+
+// maxSearchOption is the maximum length of a search list's option in bytes.
+const maxSearchOption = wire.OptionLen + searchlist.MaxOption
+
+// replyOptions are the options of a reply that concern the answer: its OPT record concerns one hop (RFC 6891 section 6.2.1).
+type replyOptions struct {
+	packed    []byte // that are stored: extended errors, and in reply to a query with a search list the option of package searchlist
+	tried     bool   // the upstream has tried the search list of the query
+	allDenied bool   // no candidate of the list has data
+	scoped    bool   // the reply is only for clients of a subnet (RFC 7871 section 7.3): a plugin behind the cache may have added it
+}
+
+// clone returns the stored options, nil for none.
+func (o *replyOptions) clone() []byte {
+	if len(o.packed) == 0 {
+		return nil
+	}
+	return append(make([]byte, 0, len(o.packed)), o.packed...)
+}
+
+// readOptions reads the options of a reply. It appends those that are stored to dst, which has room for them. search are the data of
+// the query's search list, nil without one. It returns false for an invalid reply to the search list.
+func readOptions(dst, options, search []byte) (o replyOptions, valid bool) {
+	const scope = 3 // offset in a client subnet, RFC 7871 section 6
+	errors := 0
+	valid = true
+	for len(options) > 0 {
+		code, data, rest, ok := wire.CutOption(options)
+		if !ok {
+			break
+		}
+		switch {
+		case code == dns.EDNS0EDE:
+			if errors++; errors <= maxErrors {
+				dst = appendError(dst, data)
+			}
+		case code == dns.EDNS0SUBNET:
+			o.scoped = o.scoped || len(data) > scope && data[scope] > 0
+		case code == searchlist.OptionCode && search != nil:
+			valid = valid && !o.tried && searchlist.ValidReply(data, search)
+			o.tried, o.allDenied = true, len(data) == 0
+			dst = searchlist.AppendOption(dst, data)
+		}
+		options = rest
+	}
+	o.packed = dst
+	return o, valid
+}
+
+// appendError appends an extended error with its text, if that is not too long.
+func appendError(dst, data []byte) []byte {
+	if len(data) > 2+maxErrorText {
+		data = data[:2]
+	}
+	return wire.AppendOption(dst, dns.EDNS0EDE, data)
+}
+
+// unpackOptions returns stored options.
+func unpackOptions(b []byte) (options []dns.EDNS0) {
+	for len(b) > 0 {
+		code, data, rest, ok := wire.CutOption(b)
+		if !ok {
+			break
+		}
+		if code == searchlist.OptionCode {
+			options = append(options, &dns.EDNS0_LOCAL{Code: code, Data: slices.Clone(data)})
+		} else {
+			options = append(options, &dns.EDNS0_EDE{InfoCode: binary.BigEndian.Uint16(data), ExtraText: string(data[2:])})
+		}
+		b = rest
+	}
+	return options
+}
