@@ -39,6 +39,12 @@ func (n *node) holdLease(ctx context.Context, addr netip.Addr, q *selfQuerier) {
 			e := l.update(err, time.Now, q.send)
 			n.leases[addr].Store(l.held)
 			switch {
+			case l.held:
+				n.prove(addr, notBySelfQuery, false)
+			case overLo:
+				n.prove(addr, notBySelfQuery, true)
+			}
+			switch {
 			case e == eventExpired:
 				leases.Process.Release(shared)
 				err = l.cause(err)
