@@ -84,7 +84,7 @@ func (n *node) verifyFilters(ctx context.Context) {
 
 // Proofs that the queries to an address do not arrive, as bits.
 const (
-	notBySelfQuery = 1 << iota // a self-query is answered over lo only, and the lease is out
+	notBySelfQuery = 1 << iota // without a lease, self-queries are answered over lo only, for silenceWait
 	notByUDP                   // none of the packets of pods that the rules let in
 	notByTCP
 )
@@ -107,6 +107,21 @@ func (n *node) prove(a netip.Addr, proof int32, is bool) {
 	}
 	if before&proof != 0 != is {
 		signal(n.filtersDue)
+	}
+}
+
+// proveBySelfQuery processes the result of a self-query. With onlyOverLo it is answered over lo alone, and the lease is out;
+// since is when that began. It takes a while to be a proof: nodecache may have its own accept rules still to add.
+func (n *node) proveBySelfQuery(a netip.Addr, since *time.Time, err error, onlyOverLo bool) {
+	switch now := time.Now(); {
+	case err == nil:
+		*since = time.Time{}
+		n.prove(a, notBySelfQuery, false)
+	case !onlyOverLo:
+	case since.IsZero():
+		*since = now
+	case now.Sub(*since) >= silenceWait:
+		n.prove(a, notBySelfQuery, true)
 	}
 }
 

@@ -32,7 +32,7 @@ func (n *node) checkFirewall(ctx context.Context) []Line {
 		line := Line{name, fmt.Sprintf("%s, %s: %s", f.Chain, f.Rule, f.Traffic()), Warn,
 			"it may drop queries of pods, and an accept of nodecache does not count there; to let DNS through: " + strings.Join(f.Remedy(), "; ")}
 		if arrive {
-			line.Verdict, line.Advice = OK, "queries arrive here; it can be the reason only if those of some pods get no answer"
+			line.Value, line.Verdict, line.Advice = line.Value+"; queries arrive, so that it drops at most those of some pods", OK, ""
 		}
 		lines = append(lines, line)
 	}
