@@ -99,7 +99,7 @@ func is(b bool) match {
 	return never
 }
 
-// action is what a rule does with a packet.
+// action is the effect of a rule on a packet.
 type action int
 
 const (
@@ -171,7 +171,7 @@ func (b base) dropping(p Packet) (text string, err error) {
 	return strings.Join(found.partly[:min(len(found.partly), maxPartly)], ", "), err
 }
 
-// result is what a chain does with a packet.
+// result is the effect of a chain on a packet.
 type result struct {
 	end    action   // of its plain rules: accepts, drops, or passes at the end of the chain
 	rule   string   // that drops, with its verdict

@@ -127,8 +127,7 @@ func (p Packet) xtMatch(e *expr.Match) match {
 	case *xt.Tcp:
 		return ports(info.SrcPorts, info.DstPorts, info.InvFlags == 0 && info.FlagsMask == 0 && info.Option == 0)
 	case *xt.ConntrackMtinfo3:
-		of := xt.ConntrackFlags(info.MatchFlags)
-		if of&xt.ConntrackState != 0 && info.InvertFlags == 0 && info.StateMask&(stateNew|xtStateUntracked) == 0 {
+		if xt.ConntrackFlags(info.MatchFlags)&xt.ConntrackState != 0 && info.InvertFlags == 0 && info.StateMask&(stateNew|xtStateUntracked) == 0 {
 			return never
 		}
 	}
