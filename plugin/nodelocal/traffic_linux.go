@@ -51,15 +51,6 @@ func (n *node) watchTraffic(ctx context.Context) {
 	}
 }
 
-// proveArrival removes the proof that packets of a flow do not arrive.
-func (n *node) proveArrival(flow string) {
-	for _, a := range n.config.Addresses {
-		if a.Is4() == strings.HasSuffix(flow, "4") {
-			n.prove(a, proofOf(flow), false)
-		}
-	}
-}
-
 // signalNotReached has each address of the flow's family end its lease.
 func (n *node) signalNotReached(end notReached) {
 	for _, a := range n.config.Addresses {
