@@ -51,7 +51,7 @@ func (n *node) verifyFilters(ctx context.Context) {
 		suspects, err = firewall.Suspects(ctx, firewall.Packets(addresses, n.config.Port), withTables)
 	}
 	if withTables && err == nil {
-		ingresses, err = rules.Ingresses(ctx)
+		ingresses, err = firewall.Ingresses(ctx, firewall.Packets(n.config.Addresses, n.config.Port))
 	}
 	if ctx.Err() != nil {
 		return

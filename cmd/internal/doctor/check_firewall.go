@@ -25,7 +25,8 @@ func (n *node) checkFirewall(ctx context.Context) []Line {
 	if s.noIface && s.noRules && !slices.ContainsFunc(s.addresses, func(a netip.Addr) bool { return !a.IsLoopback() }) {
 		return one(name, "not read: pods do not query these addresses", OK, "")
 	}
-	suspects, err := n.suspects(ctx, firewall.Packets(s.addresses, n.options.port))
+	packets := firewall.Packets(s.addresses, n.options.port)
+	suspects, err := n.suspects(ctx, packets)
 	arrive := n.queriesArrive(s)
 	var lines []Line
 	for _, f := range suspects {
@@ -36,7 +37,7 @@ func (n *node) checkFirewall(ctx context.Context) []Line {
 		}
 		lines = append(lines, line)
 	}
-	ingresses, e := n.ingresses(ctx)
+	ingresses, e := n.ingresses(ctx, packets)
 	for _, i := range ingresses {
 		lines = append(lines, Line{name, i.String(), Fail, fmt.Sprintf("it comes before nodecache's rules, so that a query of a pod that it drops gets no answer and does not end the lease: "+
 			"see that it accepts UDP and TCP port %d to the addresses: nft -a list chain %s %s %s", n.options.port, i.Family, i.Table, i.Chain)})

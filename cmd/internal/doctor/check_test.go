@@ -67,7 +67,7 @@ func (m machine) node(t *testing.T) *node {
 	n.suspects = func(context.Context, []firewall.Packet) ([]firewall.Suspect, error) { return m.suspects, m.unread }
 	n.traffic = func(string) (map[string]rules.Traffic, error) { return m.traffic, nil }
 	n.predecessors = func() ([]rules.PredecessorRule, error) { return m.iptables, m.legacyErr }
-	n.ingresses = func(context.Context) ([]rules.Ingress, error) { return nil, nil }
+	n.ingresses = func(context.Context, []firewall.Packet) ([]rules.Ingress, error) { return nil, nil }
 	n.fallback = func(string) []netip.Addr { return nil }
 	n.routed = func() (map[int]bool, error) { return nil, nil }
 	n.obstacles = func() ([]kernel.Obstacle, error) { return m.obstacles, m.unread }

@@ -331,9 +331,11 @@ add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`)
 	expect(t, doctor(t, 1, args...), "ok | rules of others | none rejects DNS to the addresses")
 	namespace.Run(t, "ip", "link", "add", "vn0", "type", "veth", "peer", "name", "eth0")
 	for _, family := range []string{"netdev", "inet"} {
-		namespace.Run(t, "nft", "add table "+family+" guard; add chain "+family+" guard dns; add rule "+family+" guard dns udp dport 53 counter drop; "+
+		namespace.Run(t, "nft", "add table "+family+" guard; add chain "+family+" guard dns; add rule "+family+" guard dns udp dport 53 counter drop; add rule "+family+" guard dns tcp dport 22 drop; "+
 			"add chain "+family+" guard in { type filter hook ingress device vn0 priority 0; }; add rule "+family+" guard in jump dns")
-		expect(t, doctor(t, 1, args...), "fail | rules of others | chain "+family+" guard in, hook ingress of vn0, rule with handle 2 drops or rejects")
+		expect(t, doctor(t, 1, args...), "fail | rules of others | chain "+family+" guard in, hook ingress of vn0, rule with handle 2 of chain dns drops")
+		namespace.Run(t, "nft", "insert rule "+family+" guard in ip daddr 169.254.20.10 udp dport 53 accept; insert rule "+family+" guard in ip6 daddr fd00::a udp dport 53 accept")
+		expect(t, doctor(t, 1, args...), "ok | rules of others | none rejects DNS to the addresses")
 		namespace.Run(t, "nft", "delete", "table", family, "guard")
 	}
 	namespace.Run(t, "iptables-legacy", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")

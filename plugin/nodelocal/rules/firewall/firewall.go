@@ -1,5 +1,5 @@
 // Package firewall names the packet filters of other programs that may drop or reject queries of pods: the chains of
-// nftables and of both kinds of iptables that the hooks prerouting and input call. It reads them from the kernel and
+// nftables and of both kinds of iptables that the hooks ingress, prerouting and input call. It reads them from the kernel and
 // changes nothing, and may not import CoreDNS.
 //
 // A chain is named if its policy drops, or if a rule of it or of a chain that it calls drops or rejects. Of a rule only

@@ -79,13 +79,17 @@ func masked(value []byte, e *expr.Bitwise) []byte {
 
 // metadata returns the protocols of a packet; other metadata is not known.
 func (p Packet) metadata(key expr.MetaKey) []byte {
-	switch {
-	case key == expr.MetaKeyL4PROTO:
+	family, ethertype := byte(unix.NFPROTO_IPV4), uint16(unix.ETH_P_IP)
+	if p.To.Addr().Is6() {
+		family, ethertype = unix.NFPROTO_IPV6, unix.ETH_P_IPV6
+	}
+	switch key {
+	case expr.MetaKeyL4PROTO:
 		return []byte{p.Protocol}
-	case key == expr.MetaKeyNFPROTO && p.To.Addr().Is4():
-		return []byte{unix.NFPROTO_IPV4}
-	case key == expr.MetaKeyNFPROTO:
-		return []byte{unix.NFPROTO_IPV6}
+	case expr.MetaKeyNFPROTO:
+		return []byte{family}
+	case expr.MetaKeyPROTOCOL:
+		return binary.BigEndian.AppendUint16(nil, ethertype)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -66,6 +67,28 @@ func tableBases(ctx context.Context) (all []base, err error) {
 		})
 	}
 	return all, err
+}
+
+// Ingresses returns the chains at the hook ingress that may drop or reject packets.
+func Ingresses(ctx context.Context, packets []Packet) ([]rules.Ingress, error) {
+	return rules.Steady(func() (found []rules.Ingress, err error) {
+		all, err := rules.Ingresses(ctx)
+		for _, i := range all {
+			kernel := nftables.Table{Name: i.Table, Family: nftables.TableFamilyINet}
+			if i.Family == "netdev" {
+				kernel.Family = nftables.TableFamilyNetdev
+			}
+			b := base{Chain{Family: i.Family, Table: i.Table, Name: i.Chain, Hook: "ingress"}, i.Drops, table{ctx, &kernel, map[string][]rule{}}.rules}
+			for _, p := range packets {
+				reason, unread := b.dropping(p)
+				i.Reason, err = cmp.Or(i.Reason, reason), cmp.Or(err, unread)
+			}
+			if i.Reason != "" {
+				found = append(found, i)
+			}
+		}
+		return found, err
+	})
 }
 
 // table is a table of nftables, with the chains that have been read.
