@@ -14,11 +14,11 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
 )
 
-// filtersWait is the max. time of an evaluation of the packet filters.
+// filtersWait is the max. time of a reading of the packet filters.
 const filtersWait = 2 * time.Second
 
-// watchFilters evaluates the packet filters of other programs after each verification, in its own goroutine: the
-// evaluation of large rulesets would delay repairs.
+// watchFilters reads the packet filters of other programs after each verification, and when queries cease to arrive, in
+// its own goroutine: large rulesets would delay repairs.
 func (n *node) watchFilters(ctx context.Context) {
 	for {
 		select {
@@ -31,29 +31,43 @@ func (n *node) watchFilters(ctx context.Context) {
 	}
 }
 
-// verifyFilters logs the chains of other programs that drop or reject queries of pods or their answers, when they have
-// changed. It skips chains that it can't read; nodecache doctor reports them.
+// verifyFilters logs the chains of other programs that may drop queries of pods, when they have changed: as a warning while
+// queries do not arrive, for information if nothing proves that they do, and not while they arrive. Chains at the hook
+// ingress, which come before the proof, are always logged. It skips chains that it can't read; nodecache doctor reports
+// them.
 func (n *node) verifyFilters(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, filtersWait)
 	defer cancel()
-	tracked := n.rules == nil
-	packets := firewall.Packets(n.config.Addresses, n.config.Port, tracked)
-	withTables := n.backend == backendNFTables || nft.Loaded()
-	found, err := firewall.Check(ctx, packets, withTables)
+	var suspects []firewall.Suspect
 	var ingresses []rules.Ingress
+	var err error
+	blocked := n.blocked()
+	withTables := n.backend == backendNFTables || nft.Loaded()
+	if n.backend != backendNFTables || len(blocked) > 0 {
+		addresses := blocked
+		if len(addresses) == 0 {
+			addresses = n.config.Addresses
+		}
+		suspects, err = firewall.Suspects(ctx, firewall.Packets(addresses, n.config.Port), withTables)
+	}
 	if withTables && err == nil {
-		ingresses, err = rules.Ingresses(ctx)
+		ingresses, err = firewall.Ingresses(ctx, firewall.Packets(n.config.Addresses, n.config.Port))
 	}
 	if ctx.Err() != nil {
 		return
 	}
 	before := n.filters
 	n.filters = map[string]bool{}
-	for _, f := range found {
-		key := fmt.Sprint(f.Chain, f.Traffic(), f.Certain())
-		if n.filters[key] = true; !before[key] {
-			logFilter(f)
+	for _, s := range suspects {
+		key := fmt.Sprint(s.Chain, s.Traffic()) // without handles, which change when a program loads its rules again
+		if n.filters[key] = true; before[key] {
+			continue
 		}
+		warn, effect := log.Infof, "pods may get no answer"
+		if len(blocked) > 0 {
+			warn, effect = log.Warningf, "queries do not arrive, and this may be the reason"
+		}
+		warn("Packet filter: %s, %s: %s: %s; to let DNS through: %s", s.Chain, s.Rule, s.Traffic(), effect, strings.Join(s.Remedy(), "; "))
 	}
 	for _, i := range ingresses {
 		if n.filters[i.String()] = true; !before[i.String()] {
@@ -64,17 +78,8 @@ func (n *node) verifyFilters(ctx context.Context) {
 	case err != nil: // chains that could not be read may be unchanged
 		maps.Copy(n.filters, before)
 	case len(n.filters) == 0 && len(before) > 0:
-		log.Info("No other packet filter drops or rejects DNS on the node-local addresses any more")
+		log.Info("No other packet filter is suspected any more of dropping DNS to the node-local addresses")
 	}
-}
-
-func logFilter(f firewall.Finding) {
-	remedy := strings.Join(f.Remedy(), "; ")
-	if f.Certain() {
-		log.Warningf("Packet filter: %s, %s: %s: pods get no answer from this node; to let DNS through: %s", f.Chain, f.Rule, f.Traffic(), remedy)
-		return
-	}
-	log.Infof("Packet filter: %s, %s: %s: pods get an answer only by %s; to let DNS of all pods through: %s", f.Chain, f.Rule, f.Traffic(), strings.Join(f.Unless, "; "), remedy)
 }
 
 // verifyFallback logs the addresses that are not answered without a lease, when they have changed: those without a

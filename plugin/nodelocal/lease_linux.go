@@ -14,6 +14,7 @@ import (
 func (n *node) holdLease(ctx context.Context, addr netip.Addr, q *selfQuerier) {
 	var l lease
 	silent := silence{since: time.Now()}
+	var overLoSince time.Time
 	arrived, answered, label := false, false, addr.String()
 	shared := netip.AddrPortFrom(addr, n.config.Port)
 	for ctx.Err() == nil {
@@ -38,6 +39,7 @@ func (n *node) holdLease(ctx context.Context, addr netip.Addr, q *selfQuerier) {
 			renewed := l.renewed
 			e := l.update(err, time.Now, q.send)
 			n.leases[addr].Store(l.held)
+			n.proveBySelfQuery(addr, &overLoSince, err, overLo && !l.held)
 			switch {
 			case e == eventExpired:
 				leases.Process.Release(shared)

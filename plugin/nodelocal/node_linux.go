@@ -46,7 +46,7 @@ type node struct {
 	running      sync.WaitGroup
 	interfaceDue chan struct{} // the interface is to be verified
 	allDue       chan struct{} // everything is to be verified: an address has acquired a lease, or another node has ended
-	filtersDue   chan struct{} // the packet filters of other programs are to be evaluated
+	filtersDue   chan struct{} // the packet filters of other programs are to be read
 
 	started time.Time
 	rules   ruleset // nil without rules; set before the goroutines start
@@ -57,11 +57,13 @@ type node struct {
 	missing map[string]time.Time        // since when something is missing that a younger instance should repair
 	leases  map[netip.Addr]*atomic.Bool // whether each address has a lease, as far as this process knows
 
+	proofs map[netip.Addr]*atomic.Int32 // that queries to an address do not arrive
+
 	notReached map[netip.Addr]chan notReached // the ends of leases without arrivals; set before the goroutines start
 
 	replicas atomic.Pointer[[]netip.Addr] // of cluster DNS, for the rules; nil if there were never any
 
-	filters         map[string]bool // the findings about packet filters that were logged last
+	filters         map[string]bool // the packet filters that were logged last
 	withoutFallback string          // the addresses without a fallback that were logged last
 
 	triedIPTables atomic.Bool  // to apply the rules of iptables for the first time
@@ -80,10 +82,10 @@ func newNode(c config) *node {
 	n := &node{
 		config: c, link: link.New(c.Interface), started: time.Now(), backend: backendNone,
 		interfaceDue: make(chan struct{}, 1), allDue: make(chan struct{}, 1), filtersDue: make(chan struct{}, 1),
-		missing: map[string]time.Time{}, leases: map[netip.Addr]*atomic.Bool{}, notReached: map[netip.Addr]chan notReached{},
+		missing: map[string]time.Time{}, leases: map[netip.Addr]*atomic.Bool{}, proofs: map[netip.Addr]*atomic.Int32{}, notReached: map[netip.Addr]chan notReached{},
 	}
 	for _, a := range c.Addresses {
-		n.leases[a], n.notReached[a] = new(atomic.Bool), make(chan notReached, 1)
+		n.leases[a], n.proofs[a], n.notReached[a] = new(atomic.Bool), new(atomic.Int32), make(chan notReached, 1)
 	}
 	return n
 }

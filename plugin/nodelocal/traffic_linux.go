@@ -40,6 +40,9 @@ func (n *node) watchTraffic(ctx context.Context) {
 			if flows[flow] == nil {
 				flows[flow] = new(arrivals)
 			}
+			if t.Arrived > flows[flow].arrived {
+				n.proveArrival(flow)
+			}
 			missing := flows[flow].missing + t.LetIn - flows[flow].letIn
 			if bar := flows[flow].update(time.Now(), t.LetIn, t.Arrived); bar > 0 {
 				n.signalNotReached(notReached{flow, missing, bar})
@@ -67,12 +70,13 @@ func (n *node) endLease(addr netip.Addr, l *lease, end notReached) {
 	}
 	l.refuse(time.Now().Add(end.bar))
 	n.leases[addr].Store(false)
+	n.prove(addr, proofOf(end.flow), true)
 	leases.Process.Release(netip.AddrPortFrom(addr, n.config.Port))
 	if err := rules.EndLease(n.config.Interface, addr); err != nil {
 		log.Warningf("Lease of %s not removed, and expires within %s: %v", addr, rules.Lease, err)
 	}
 	leaseHeld.WithLabelValues(addr.String()).Set(0)
 	leasesNotReached.WithLabelValues(addr.String()).Inc()
-	log.Warningf("Lease of %s ended: the rules let in %d packets of pods (%s), and none arrived within %s: another packet filter or a route prevents it; cluster DNS answers for %s; nodecache doctor lists filters that drop or reject",
+	log.Warningf("Lease of %s ended: the rules let in %d packets of pods (%s), and none arrived within %s: another packet filter or a route prevents it; cluster DNS answers for %s; nodecache doctor names the filters that may do so",
 		addr, end.missing, end.flow, notReachedWait, end.bar)
 }

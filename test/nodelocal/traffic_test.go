@@ -79,6 +79,7 @@ func TestPodsThatAreDropped(t *testing.T) {
 	}
 	for _, a := range both {
 		n.waitAnswer(t, bounded, a, "upstream")
+		waitLog(t, bounded, p, "Packet filter: chain inet guard in, rule with handle ")
 		page, err := get(n.Node, "http://127.0.0.1:9253/metrics")
 		for _, line := range []string{"nearside_nodelocal_leases_not_reached_total{address=%q} 1\n", "nearside_nodelocal_lease{address=%q} 0\n"} {
 			if line = fmt.Sprintf(line, a); err != nil || !strings.Contains(page, line) {

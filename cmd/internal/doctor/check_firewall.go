@@ -10,11 +10,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
 )
 
-// checkFirewall reports other packet filters that drop or reject DNS of pods: a packet that one table
-// accepts can still be dropped by another.
+// checkFirewall names the packet filters of other programs that may drop queries of pods: a hint as long as nothing proves
+// that queries arrive.
 func (n *node) checkFirewall(ctx context.Context) []Line {
 	const name = "rules of others"
 	s := n.setup()
@@ -24,18 +25,19 @@ func (n *node) checkFirewall(ctx context.Context) []Line {
 	if s.noIface && s.noRules && !slices.ContainsFunc(s.addresses, func(a netip.Addr) bool { return !a.IsLoopback() }) {
 		return one(name, "not read: pods do not query these addresses", OK, "")
 	}
-	findings, err := n.firewall(ctx, firewall.Packets(s.addresses, n.options.port, s.noRules))
+	packets := firewall.Packets(s.addresses, n.options.port)
+	suspects, err := n.suspects(ctx, packets)
+	arrive := n.queriesArrive(s)
 	var lines []Line
-	for _, f := range findings {
-		line := Line{name, fmt.Sprintf("%s, %s: %s", f.Chain, f.Rule, f.Traffic()), Fail, "pods get no answer, and an accept of nodecache does not count there: "}
-		if !f.Certain() {
-			line.Verdict = Warn
-			line.Advice = "pods get an answer only by " + strings.Join(f.Unless, "; ") + ": see that this is true of all pods, or: "
+	for _, f := range suspects {
+		line := Line{name, fmt.Sprintf("%s, %s: %s", f.Chain, f.Rule, f.Traffic()), Warn,
+			"it may drop queries of pods, and an accept of nodecache does not count there; to let DNS through: " + strings.Join(f.Remedy(), "; ")}
+		if arrive {
+			line.Value, line.Verdict, line.Advice = line.Value+"; queries arrive, so that it drops at most those of some pods", OK, ""
 		}
-		line.Advice += strings.Join(f.Remedy(), "; ")
 		lines = append(lines, line)
 	}
-	ingresses, e := n.ingresses(ctx)
+	ingresses, e := n.ingresses(ctx, packets)
 	for _, i := range ingresses {
 		lines = append(lines, Line{name, i.String(), Fail, fmt.Sprintf("it comes before nodecache's rules, so that a query of a pod that it drops gets no answer and does not end the lease: "+
 			"see that it accepts UDP and TCP port %d to the addresses: nft -a list chain %s %s %s", n.options.port, i.Family, i.Table, i.Chain)})
@@ -47,4 +49,25 @@ func (n *node) checkFirewall(ctx context.Context) []Line {
 		return one(name, "none rejects DNS to the addresses", OK, "")
 	}
 	return lines
+}
+
+// queriesArrive returns whether packets prove that queries to each address pass the filters of the node: it has a lease, and
+// self-queries arrive as those of pods do, or packets of pods have arrived.
+func (n *node) queriesArrive(s setup) bool {
+	if matched, err := n.matched(); matched == nil || err != nil {
+		return false
+	}
+	leases, err := n.leases(s.iface)
+	traffic, err2 := n.traffic(s.iface)
+	if err = errors.Join(err, err2); err != nil {
+		return false
+	}
+	return !slices.ContainsFunc(s.addresses, func(a netip.Addr) bool {
+		_, leased := leases[a]
+		family, byPair := "4", n.hasLink(link.PairOf(s.iface).In)
+		if a.Is6() {
+			family, byPair = "6", byPair && !a.IsLinkLocalUnicast()
+		}
+		return !leased || !byPair && traffic["udp"+family].Arrived+traffic["tcp"+family].Arrived == 0
+	})
 }

@@ -38,7 +38,8 @@ type machine struct {
 	legacyErr error
 	instances int
 	leases    map[netip.Addr]time.Duration
-	findings  []firewall.Finding
+	suspects  []firewall.Suspect
+	traffic   map[string]rules.Traffic
 	unread    error // of the packet filters, and of kube-proxy's rules
 	proxied   []netip.Addr
 	obstacles []kernel.Obstacle
@@ -63,9 +64,10 @@ func (m machine) node(t *testing.T) *node {
 	}
 	n.instances = func(string) (int, error) { return m.instances, nil }
 	n.leases = func(string) (map[netip.Addr]time.Duration, error) { return m.leases, nil }
-	n.firewall = func(context.Context, []firewall.Packet) ([]firewall.Finding, error) { return m.findings, m.unread }
+	n.suspects = func(context.Context, []firewall.Packet) ([]firewall.Suspect, error) { return m.suspects, m.unread }
+	n.traffic = func(string) (map[string]rules.Traffic, error) { return m.traffic, nil }
 	n.predecessors = func() ([]rules.PredecessorRule, error) { return m.iptables, m.legacyErr }
-	n.ingresses = func(context.Context) ([]rules.Ingress, error) { return nil, nil }
+	n.ingresses = func(context.Context, []firewall.Packet) ([]rules.Ingress, error) { return nil, nil }
 	n.fallback = func(string) []netip.Addr { return nil }
 	n.routed = func() (map[int]bool, error) { return nil, nil }
 	n.obstacles = func() ([]kernel.Obstacle, error) { return m.obstacles, m.unread }
@@ -99,16 +101,14 @@ func TestChecks(t *testing.T) {
 	nodecache := proc.Command{Process: proc.Process{PID: 7, Name: "nodecache"}}
 	predecessor := proc.Command{Process: proc.Process{PID: 7, Name: "node-cache"}}
 	oldRule := rules.PredecessorRule{Family: "ip", Table: "raw", Chain: "PREROUTING", Addresses: []netip.Addr{four}}
-	filter := func(family, table, name string, reply bool, unless ...string) firewall.Finding {
-		f := firewall.Finding{Chain: firewall.Chain{Family: family, Table: table, Name: name, Hook: "input"}, Rule: "its policy drops", Unless: unless}
-		packets := firewall.Packets([]netip.Addr{four}, 53, false)
-		if f.Packets = packets[:2]; reply {
-			f.Packets = packets[2:]
-		}
-		return f
+	filter := func(family, table, name string) firewall.Suspect {
+		return firewall.Suspect{Chain: firewall.Chain{Family: family, Table: table, Name: name, Hook: "input"}, Rule: "its policy drops", Packets: firewall.Packets([]netip.Addr{four}, 53)}
 	}
-	legacyFilter := filter("ip", "filter", "INPUT", false)
+	legacyFilter := filter("ip", "filter", "INPUT")
 	legacyFilter.Chain.Legacy = true
+	inFw := []firewall.Suspect{filter("inet", "fw", "in")}
+	bothLeased := map[netip.Addr]time.Duration{four: time.Second, six: time.Second}
+	pair := []link.Link{device("nodelocaldns-q1", "veth")}
 	symbols := ""
 	for _, name := range []string{"nft_do_chain", "nf_conntrack_in", "nft_notrack_eval", "nft_nat_eval", "nft_masq_eval", "nft_socket_eval", "br_dev_xmit", "veth_xmit.cold"} {
 		symbols += "ffffffff81dbd870 t " + name + "\n"
@@ -245,16 +245,20 @@ func TestChecks(t *testing.T) {
 		{"no filter drops", machine{setup: addresses}, (*node).checkFirewall, []string{"ok | rules of others | none rejects DNS to the addresses"}, ""},
 		{"addresses not known", machine{}, (*node).checkFirewall, []string{"skip | rules of others | the addresses are not known"}, "-localip"},
 		{"filters not readable", machine{setup: addresses, unread: fs.ErrPermission}, (*node).checkFirewall, []string{"skip | rules of others | permission denied"}, "as root"},
-		{"a firewall", machine{setup: addresses, findings: []firewall.Finding{filter("inet", "fw", "in", false)}}, (*node).checkFirewall,
-			[]string{"fail | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10"}, "nft insert rule inet fw in ip daddr { 169.254.20.10 } meta l4proto { tcp, udp } th dport 53 accept"},
-		{"a firewall of outgoing packets", machine{setup: linkLocal, findings: []firewall.Finding{filter("inet", "fw", "out", true)}}, (*node).checkFirewall,
-			[]string{"fail | rules of others | chain inet fw out, its policy drops: UDP and TCP from 169.254.20.10"}, "ip saddr { 169.254.20.10 } meta l4proto { tcp, udp } th sport 53 accept"},
-		{"a firewall of iptables", machine{setup: addresses, findings: []firewall.Finding{filter("ip", "filter", "INPUT", false)}}, (*node).checkFirewall,
-			[]string{"fail | rules of others | chain ip filter INPUT, its policy drops: UDP and TCP to 169.254.20.10"}, "iptables -I INPUT -d 169.254.20.10 -p udp --dport 53 -j ACCEPT; iptables -I INPUT -d 169.254.20.10 -p tcp"},
-		{"a firewall that accepts some pods", machine{setup: linkLocal, findings: []firewall.Finding{filter("inet", "fw", "in", false, "rule with handle 7, by the interface")}}, (*node).checkFirewall,
-			[]string{"warn | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10"}, "only by rule with handle 7, by the interface"},
-		{"a firewall of the old iptables", machine{setup: linkLocal, findings: []firewall.Finding{legacyFilter}, unread: fs.ErrPermission}, (*node).checkFirewall, []string{
-			"fail | rules of others | iptables-legacy, chain ip filter INPUT, its policy drops: UDP and TCP to 169.254.20.10", "skip | rules of others | permission denied",
+		{"a firewall", machine{setup: addresses, suspects: inFw}, (*node).checkFirewall,
+			[]string{"warn | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10"}, "nft insert rule inet fw in ip daddr 169.254.20.10 udp dport 53 accept; nft insert rule inet fw in ip daddr 169.254.20.10 tcp dport 53 accept"},
+		{"a firewall that lets self-queries pass", machine{setup: addresses, suspects: inFw, matched: table(nil, nil), leases: bothLeased, links: pair}, (*node).checkFirewall,
+			[]string{"ok | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10; queries arrive, so that it drops at most those of some pods"}, ""},
+		{"a firewall, and one address without a lease", machine{setup: addresses, suspects: inFw, matched: table(nil, nil), leases: map[netip.Addr]time.Duration{six: time.Second}, links: pair}, (*node).checkFirewall,
+			[]string{"warn | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10"}, "to let DNS through"},
+		{"a firewall that lets queries of pods pass", machine{setup: addresses, suspects: inFw, matched: table(nil, nil), leases: bothLeased, traffic: map[string]rules.Traffic{"udp4": {LetIn: 2, Arrived: 2}, "tcp6": {LetIn: 1, Arrived: 1}}}, (*node).checkFirewall,
+			[]string{"ok | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10; queries arrive, so that it drops at most those of some pods"}, ""},
+		{"a firewall, and self-queries over lo without queries of pods", machine{setup: addresses, suspects: inFw, matched: table(nil, nil), leases: bothLeased, traffic: map[string]rules.Traffic{"udp4": {LetIn: 2, Arrived: 2}, "udp6": {LetIn: 1}}}, (*node).checkFirewall,
+			[]string{"warn | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10"}, ""},
+		{"a firewall of iptables", machine{setup: addresses, suspects: []firewall.Suspect{filter("ip", "filter", "INPUT")}}, (*node).checkFirewall,
+			[]string{"warn | rules of others | chain ip filter INPUT, its policy drops: UDP and TCP to 169.254.20.10"}, "iptables -I INPUT -d 169.254.20.10 -p udp --dport 53 -j ACCEPT; iptables -I INPUT -d 169.254.20.10 -p tcp"},
+		{"a firewall of the old iptables", machine{setup: linkLocal, suspects: []firewall.Suspect{legacyFilter}, unread: fs.ErrPermission}, (*node).checkFirewall, []string{
+			"warn | rules of others | iptables-legacy, chain ip filter INPUT, its policy drops: UDP and TCP to 169.254.20.10", "skip | rules of others | permission denied",
 		}, "iptables-legacy -I INPUT -d 169.254.20.10"},
 
 		{"no process on the port", machine{setup: linkLocal, files: udp()}, (*node).checkPort, []string{"fail | port 53 on 169.254.20.10 | no process"}, ""},

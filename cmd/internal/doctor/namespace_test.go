@@ -184,7 +184,7 @@ func TestNamespaceNode(t *testing.T) {
 			"fail | rules | nftables, table inet nearside-nodelocaldns without 169.254.20.10, fd00::a, 10.96.0.10",
 			"fail | lease 169.254.20.10 | out",
 			"warn | rules of node-local-dns | 1, beside the table of nodecache",
-			"fail | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10, fd00::a, 10.96.0.10",
+			"warn | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10, fd00::a, 10.96.0.10",
 			"fail | port 53 on 10.96.0.10 | doctor.test (pid N), udp",
 			"fail | kube-proxy | ipvs",
 		)
@@ -319,9 +319,9 @@ add rule inet firewalld filter_INPUT iifname "lo" accept
 add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`)
 	args := []string{"-localip", "169.254.20.10,fd00::a", "-timeout", "20s"} // other tests may use nftables at the same time
 	lines := doctor(t, 1, args...)
-	expect(t, lines, "fail | rules of others | chain inet firewalld filter_INPUT, rule with handle 5 rejects: UDP and TCP to 169.254.20.10, fd00::a")
+	expect(t, lines, "warn | rules of others | chain inet firewalld filter_INPUT, rule with handle 5 rejects: UDP and TCP to 169.254.20.10, fd00::a")
 	for _, l := range lines {
-		if l.Check == "rules of others" && !strings.Contains(l.Advice, `firewall-cmd --permanent --add-rich-rule='rule family="ipv6" destination address="fd00::a" service name="dns" accept'`) {
+		if l.Check == "rules of others" && !strings.Contains(l.Advice, `firewall-cmd --permanent --add-rich-rule='rule family="ipv6" destination address="fd00::a" port port="53" protocol="udp" accept'`) {
 			t.Errorf("advice %q", l.Advice)
 		}
 	}
@@ -331,14 +331,16 @@ add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`)
 	expect(t, doctor(t, 1, args...), "ok | rules of others | none rejects DNS to the addresses")
 	namespace.Run(t, "ip", "link", "add", "vn0", "type", "veth", "peer", "name", "eth0")
 	for _, family := range []string{"netdev", "inet"} {
-		namespace.Run(t, "nft", "add table "+family+" guard; add chain "+family+" guard dns; add rule "+family+" guard dns udp dport 53 counter drop; "+
+		namespace.Run(t, "nft", "add table "+family+" guard; add chain "+family+" guard dns; add rule "+family+" guard dns udp dport 53 counter drop; add rule "+family+" guard dns tcp dport 22 drop; "+
 			"add chain "+family+" guard in { type filter hook ingress device vn0 priority 0; }; add rule "+family+" guard in jump dns")
-		expect(t, doctor(t, 1, args...), "fail | rules of others | chain "+family+" guard in, hook ingress of vn0, rule with handle 2 drops or rejects")
+		expect(t, doctor(t, 1, args...), "fail | rules of others | chain "+family+" guard in, hook ingress of vn0, rule with handle 2 of chain dns drops")
+		namespace.Run(t, "nft", "insert rule "+family+" guard in ip daddr 169.254.20.10 udp dport 53 accept; insert rule "+family+" guard in ip6 daddr fd00::a udp dport 53 accept")
+		expect(t, doctor(t, 1, args...), "ok | rules of others | none rejects DNS to the addresses")
 		namespace.Run(t, "nft", "delete", "table", family, "guard")
 	}
 	namespace.Run(t, "iptables-legacy", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
 	namespace.Run(t, "iptables-legacy", "-A", "INPUT", "-j", "REJECT")
-	expect(t, doctor(t, 1, args...), `fail | rules of others | iptables-legacy, chain ip filter INPUT, rule "-A INPUT -j REJECT --reject-with icmp-port-unreachable" rejects: UDP and TCP to 169.254.20.10`)
+	expect(t, doctor(t, 1, args...), `warn | rules of others | iptables-legacy, chain ip filter INPUT, rule "-A INPUT -j REJECT --reject-with icmp-port-unreachable" rejects: UDP and TCP to 169.254.20.10`)
 }
 
 // TestNamespaceKernelAnswers has obstacles of answers in the kernel, which doctor finds in the network namespace.

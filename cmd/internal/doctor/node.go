@@ -42,10 +42,13 @@ type node struct {
 	// tablesLoaded returns whether nf_tables is known to be in the running kernel.
 	tablesLoaded func() bool
 
-	leases   func(iface string) (map[netip.Addr]time.Duration, error)
-	firewall func(context.Context, []firewall.Packet) ([]firewall.Finding, error)
-	// ingresses returns the chains at the hook ingress that may drop or reject.
-	ingresses func(context.Context) ([]rules.Ingress, error)
+	leases func(iface string) (map[netip.Addr]time.Duration, error)
+	// traffic returns the packets of pods that the rules let in, and those that arrived.
+	traffic func(iface string) (map[string]rules.Traffic, error)
+	// suspects returns the chains that may drop or reject packets.
+	suspects func(context.Context, []firewall.Packet) ([]firewall.Suspect, error)
+	// ingresses returns the chains at the hook ingress that may do so.
+	ingresses func(context.Context, []firewall.Packet) ([]rules.Ingress, error)
 
 	// fallback returns the addresses to which the rules of an interface send queries without a lease.
 	fallback func(iface string) []netip.Addr
@@ -73,14 +76,15 @@ func newNode(o options, fs proc.FS, environment []string) *node {
 	n.leases = func(iface string) (map[netip.Addr]time.Duration, error) {
 		return rules.Steady(func() (map[netip.Addr]time.Duration, error) { return rules.Leased(iface) })
 	}
-	n.firewall = func(ctx context.Context, packets []firewall.Packet) ([]firewall.Finding, error) {
-		return firewall.Check(ctx, packets, n.mayList())
+	n.traffic = rules.ReadTraffic
+	n.suspects = func(ctx context.Context, packets []firewall.Packet) ([]firewall.Suspect, error) {
+		return firewall.Suspects(ctx, packets, n.mayList())
 	}
-	n.ingresses = func(ctx context.Context) ([]rules.Ingress, error) {
+	n.ingresses = func(ctx context.Context, packets []firewall.Packet) ([]rules.Ingress, error) {
 		if !n.mayList() {
 			return nil, nil
 		}
-		return rules.Steady(func() ([]rules.Ingress, error) { return rules.Ingresses(ctx) })
+		return firewall.Ingresses(ctx, packets)
 	}
 	n.links = once(n, func(context.Context) ([]link.Link, error) { return link.List() })
 	n.matched = once(n, func(ctx context.Context) (map[string][]netip.Addr, error) {

@@ -245,7 +245,7 @@ func (n *node) queryArriving(ctx context.Context, line *Line, a netip.Addr, zone
 		return
 	}
 	line.Value, line.Verdict = "answers over lo, and not on interface "+in, Fail
-	line.Advice = fmt.Sprintf("a firewall may reject or drop what arrives on other interfaces than lo, and then also queries of pods: accept UDP and TCP port %d to %s there; without an answer nodecache gets no lease", port, a)
+	line.Advice = fmt.Sprintf("a firewall may reject or drop what arrives on other interfaces than lo, and then also queries of pods: see rules of others for the chains, and accept UDP and TCP port %d to %s there; without an answer nodecache gets no lease", port, a)
 }
 
 // probeHealth requests the health endpoint as the kubelet does: one address that answers is enough.

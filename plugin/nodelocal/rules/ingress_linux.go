@@ -7,18 +7,18 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	links "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// Ingress is a chain at the hook ingress of devices, with what in it drops or rejects packets. It comes before
-// nodecache's rules, which neither untrack nor count what it drops.
+// Ingress is a chain at the hook ingress of devices. It comes before nodecache's rules, which neither untrack nor count the
+// packets that it drops.
 type Ingress struct {
 	Family, Table, Chain string
 	Devices              []string
-	Reason               string // such as "its policy drops", or the handle of a rule
+	Drops                bool   // its policy
+	Reason               string // why it may drop packets, which package firewall finds
 }
 
 // String names the chain with its devices.
@@ -32,8 +32,8 @@ var ingressFamilies = map[nftables.TableFamily]struct {
 	hook uint32
 }{nftables.TableFamilyNetdev: {"netdev", unix.NF_NETDEV_INGRESS}, nftables.TableFamilyINet: {"inet", 5}}
 
-// Ingresses returns the chains at the hook ingress that may drop or reject packets, without those of only the devices of
-// default routes, which receive no queries of pods. Maps of verdicts are not read.
+// Ingresses returns the chains at the hook ingress, without those of only the devices of default routes, which receive no
+// queries of pods.
 func Ingresses(ctx context.Context) (all []Ingress, err error) {
 	uplinks, err := uplinks()
 	if err != nil {
@@ -41,7 +41,7 @@ func Ingresses(ctx context.Context) (all []Ingress, err error) {
 	}
 	for family, f := range ingressFamilies {
 		err := request(ctx, unix.NFT_MSG_GETCHAIN, netlink.Dump, family, nil, func(reply *netlink.AttributeDecoder) error {
-			i, hook, drops, is := Ingress{Family: f.name}, uint32(0), false, false
+			i, hook, is := Ingress{Family: f.name}, uint32(0), false
 			for reply.Next() {
 				switch reply.Type() {
 				case unix.NFTA_CHAIN_TABLE:
@@ -49,7 +49,7 @@ func Ingresses(ctx context.Context) (all []Ingress, err error) {
 				case unix.NFTA_CHAIN_NAME:
 					i.Chain = reply.String()
 				case unix.NFTA_CHAIN_POLICY:
-					drops = reply.Uint32() == uint32(nftables.ChainPolicyDrop)
+					i.Drops = reply.Uint32() == uint32(nftables.ChainPolicyDrop)
 				case unix.NFTA_CHAIN_HOOK:
 					is = true
 					reply.Nested(func(a *netlink.AttributeDecoder) error { return readHook(a, &hook, &i.Devices) })
@@ -57,9 +57,6 @@ func Ingresses(ctx context.Context) (all []Ingress, err error) {
 			}
 			i.Devices = slices.DeleteFunc(i.Devices, func(d string) bool { return slices.Contains(uplinks, d) })
 			if is && hook == f.hook && len(i.Devices) > 0 {
-				if drops {
-					i.Reason = "its policy drops"
-				}
 				all = append(all, i)
 			}
 			return nil
@@ -68,18 +65,7 @@ func Ingresses(ctx context.Context) (all []Ingress, err error) {
 			return nil, &KernelError{"list chains", err}
 		}
 	}
-	found := all[:0]
-	for _, i := range all {
-		if i.Reason == "" {
-			if i.Reason, err = i.dropping(ctx, i.Chain, map[string]bool{}); err != nil {
-				return nil, err
-			}
-		}
-		if i.Reason != "" {
-			found = append(found, i)
-		}
-	}
-	return found, nil
+	return all, nil
 }
 
 // hookDevices is NFTA_HOOK_DEVS, the list of a hook's devices.
@@ -102,45 +88,6 @@ func readHook(a *netlink.AttributeDecoder, hook *uint32, devices *[]string) erro
 				return nil
 			})
 		}
-	}
-	return nil
-}
-
-// dropping returns the first rule of a chain, or of one that it calls, that drops or rejects; "" for none.
-func (i Ingress) dropping(ctx context.Context, chain string, seen map[string]bool) (reason string, err error) {
-	if seen[chain] {
-		return "", nil
-	}
-	seen[chain] = true
-	family := nftables.TableFamilyINet
-	if i.Family == "netdev" {
-		family = nftables.TableFamilyNetdev
-	}
-	listed, err := ReadChain(ctx, family, i.Table, chain, verdictExpression)
-	for _, r := range listed {
-		for _, e := range r.Exprs {
-			v, is := e.(*expr.Verdict)
-			_, rejects := e.(*expr.Reject)
-			switch {
-			case rejects, is && v.Kind == expr.VerdictDrop:
-				return fmt.Sprintf("rule with handle %d drops or rejects", r.Handle), nil
-			case is && (v.Kind == expr.VerdictJump || v.Kind == expr.VerdictGoto):
-				if reason, err := i.dropping(ctx, v.Chain, seen); reason != "" || err != nil {
-					return reason, err
-				}
-			}
-		}
-	}
-	return "", err
-}
-
-// verdictExpression returns an empty expression of the kinds that end the evaluation of a packet.
-func verdictExpression(name string) expr.Any {
-	switch name {
-	case "immediate":
-		return &expr.Immediate{}
-	case "reject":
-		return &expr.Reject{}
 	}
 	return nil
 }

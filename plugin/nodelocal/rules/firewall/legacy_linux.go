@@ -11,31 +11,27 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
-// legacyPriorities are the priorities of the tables of iptables that filter.
-var legacyPriorities = map[string]int{"raw": priorityRaw, "mangle": -150, "filter": 0, "security": 50}
+// legacyTables are the tables of iptables that filter.
+var legacyTables = []string{"raw", "mangle", "filter", "security"}
 
 // legacyBases returns the chains of iptables-legacy that hooks call.
 func legacyBases(ctx context.Context) (all []base, err error) {
-	tables, err := rules.OpenLegacy(ctx)
-	for _, t := range tables {
-		for _, name := range t.Tables {
-			priority, ok := legacyPriorities[name]
-			if !ok {
-				continue
+	found, err := rules.OpenLegacy(ctx)
+	for _, l := range found {
+		for _, name := range l.Tables {
+			if slices.Contains(legacyTables, name) {
+				text, unread := l.List(ctx, name)
+				err = errors.Join(err, unread)
+				all = append(all, legacyTable(l.Family, name, text)...)
 			}
-			text, e := t.List(ctx, name)
-			err = errors.Join(err, e)
-			all = append(all, legacyTable(t.Family, name, priority, text)...)
 		}
 	}
 	return all, err
 }
 
 // legacyTable reads a table as "iptables -S" prints it.
-func legacyTable(family, table string, priority int, text string) (all []base) {
+func legacyTable(family, table, text string) (all []base) {
 	chains := map[string][]rule{}
-	find := func(name string) ([]rule, error) { return chains[name], nil }
-	declared := func(name string) bool { _, ok := chains[name]; return ok }
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		words := rules.SplitWords(line)
@@ -43,205 +39,66 @@ func legacyTable(family, table string, priority int, text string) (all []base) {
 			continue
 		}
 		switch words[0] {
-		case "-N":
-			chains[words[1]] = nil
 		case "-P":
-			chains[words[1]] = nil
 			all = append(all, base{
-				chain:    Chain{Legacy: true, Family: family, Table: table, Name: words[1], Hook: strings.ToLower(words[1])},
-				priority: priority, drops: slices.Contains(words[2:], "DROP"), rules: find,
+				Chain: Chain{Legacy: true, Family: family, Table: table, Name: words[1], Hook: strings.ToLower(words[1])},
+				drops: slices.Contains(words[2:], "DROP"),
+				rules: func(name string) ([]rule, error) { return chains[name], nil },
 			})
 		case "-A":
-			chains[words[1]] = append(chains[words[1]], rule{
-				text:     "rule " + strconv.Quote(line),
-				outcomes: func(v view) []outcome { return legacyOutcomes(words[2:], v, declared) },
-			})
+			chains[words[1]] = append(chains[words[1]], rule{"rule " + strconv.Quote(line), func(p Packet) (match, []verdict) { return p.readLegacy(words[2:]) }})
 		}
 	}
 	return all
 }
 
-// legacyRule is a rule of iptables being evaluated.
-type legacyRule struct {
-	view
-	condition
-	inverted bool // the next option is
-}
-
-// legacyOutcomes returns what a rule, in words, does with a packet. declared returns whether a chain exists.
-func legacyOutcomes(words []string, v view, declared func(string) bool) []outcome {
-	r := legacyRule{view: v, condition: always}
-	var target []outcome
-	for len(words) > 0 {
-		word := words[0]
-		words = words[1:]
-		switch {
-		case word == "!":
-			r.inverted = true
-			continue
-		case !strings.HasPrefix(word, "-"):
-			continue // an argument of an option that is not evaluated
+// readLegacy reads the words of a rule. A target that is neither known nor a chain has no effect.
+func (p Packet) readLegacy(words []string) (m match, verdicts []verdict) {
+	m = always
+	for i := 0; i < len(words); i++ {
+		argument := ""
+		if i+1 < len(words) {
+			argument = words[i+1]
 		}
-		n := 0
-		if word == "--comment" && len(words) > 0 {
-			n = 1 // its text may begin with -
-		}
-		for n < len(words) && !strings.HasPrefix(words[n], "-") && words[n] != "!" {
-			n++
-		}
-		args := words[:n]
-		words = words[n:]
-		switch {
-		case n > 0 && (word == "-j" || word == "-g"):
-			target = legacyTarget(word, args[0], declared)
-			words = nil // the rest are options of the target
-		default:
-			r.option(word, args)
-		}
-		r.inverted = false
-	}
-	return r.narrow(target)
-}
-
-// legacyTarget returns the effect of a target.
-func legacyTarget(option, name string, declared func(string) bool) []outcome {
-	o := outcome{condition: always}
-	switch {
-	case name == "ACCEPT":
-		o.action = accepts
-	case name == "DROP":
-		o.action, o.verb = rejected, "drops"
-	case name == "RETURN":
-		o.action = returns
-	case option == "-g":
-		o.action, o.chain = goes, name
-	case declared(name):
-		o.action, o.chain = jumps, name
-	default:
-		return targetOf(name)
-	}
-	return []outcome{o}
-}
-
-// require narrows the match of the rule by that of an option. depends is the unknown part of the packet
-// that an unknown match tests.
-func (r *legacyRule) require(t truth, depends string) {
-	if r.inverted {
-		t = t.not()
-	}
-	r.condition.require(t, depends)
-}
-
-// legacyParts are the unknown parts of a packet that options depend on which are not evaluated.
-var legacyParts = map[string]string{
-	"-s": bySource, "-d": bySource, "--mark": byMark,
-	"--limit": byRate, "--limit-burst": byRate, "--hashlimit-upto": byRate, "--hashlimit-above": byRate,
-}
-
-// option evaluates one option of a rule.
-func (r *legacyRule) option(name string, args []string) {
-	first := strings.Join(args[:min(1, len(args))], "")
-	local, localType := "-d", "--dst-type"
-	if r.Reply {
-		local, localType = "-s", "--src-type"
-	}
-	switch name {
-	case "-m", "--comment":
-		// the options of the match follow
-	case local:
-		in := unknown
-		if p, err := netip.ParsePrefix(first); err == nil {
-			in = is(p.Contains(r.Address))
-		}
-		r.require(in, byOther)
-	case "-p":
-		r.require(is(slices.Contains(legacyProtocols[r.Protocol], first)), "")
-	case "-i", "-o":
-		r.require(legacyInterface(first), byInterface)
-	case "--sport", "--sports", "--dport", "--dports", "--ports":
-		r.require(r.portIn(name, first))
-	case "--ctstate", "--state":
-		r.require(r.stateIn(legacyStates(first)))
-	case localType:
-		r.require(is(slices.Contains(strings.Split(first, ","), "LOCAL")), "")
-	case "--dst-type", "--src-type":
-		r.require(unknown, bySource)
-	case "--tcp-flags":
-		r.require(r.tcpFlags(args))
-	default:
-		part, ok := legacyParts[name]
-		if !ok {
-			part = "the option " + name + " of iptables, which is not evaluated"
-		}
-		r.require(unknown, part)
-	}
-}
-
-var legacyProtocols = map[uint8][]string{UDP: {"udp", "17", "all", "0"}, TCP: {"tcp", "6", "all", "0"}}
-
-// legacyInterface returns whether an interface other than lo matches a name; one that ends in + matches all
-// names with this prefix.
-func legacyInterface(name string) truth {
-	switch name {
-	case "+":
-		return yes
-	case "lo":
-		return no
-	}
-	return unknown
-}
-
-// portIn returns whether the port of an option is in a list such as 53,1000:2000: --sport, --sports, --dport,
-// --dports, or --ports, which stands for either.
-func (v view) portIn(option, list string) (truth, string) {
-	local := "--dport"
-	if v.Reply {
-		local = "--sport"
-	}
-	either := option == "--ports"
-	if !either && !strings.HasPrefix(option, local) {
-		return unknown, bySourcePort
-	}
-	in := no
-	for part := range strings.SplitSeq(list, ",") {
-		low, high, isRange := strings.Cut(part, ":")
-		if !isRange {
-			high = low
-		}
-		from, err := strconv.ParseUint(low, 10, 16)
-		to, err2 := strconv.ParseUint(high, 10, 16)
-		if err != nil || err2 != nil {
-			return unknown, byOther
-		}
-		in = max(in, is(from <= uint64(v.Port) && uint64(v.Port) <= to))
-	}
-	if either && in == no {
-		return unknown, bySourcePort
-	}
-	return in, ""
-}
-
-// legacyStates returns the mask of states such as RELATED,ESTABLISHED.
-func legacyStates(list string) (mask uint16) {
-	bits := map[string]uint16{"INVALID": stateInvalid, "ESTABLISHED": stateEstablished, "RELATED": stateRelated, "NEW": stateNew, "UNTRACKED": stateUntracked}
-	for state := range strings.SplitSeq(list, ",") {
-		mask |= bits[state]
-	}
-	return mask
-}
-
-// tcpFlags evaluates two lists of flags: those that are compared, and those of them that have to be set.
-func (r *legacyRule) tcpFlags(args []string) (truth, string) {
-	if len(args) != 2 {
-		return unknown, byHeader
-	}
-	flags := func(list string) (mask byte) {
-		for i, name := range []string{"FIN", "SYN", "RST", "PSH", "ACK", "URG"} {
-			if slices.Contains(strings.Split(list, ","), name) {
-				mask |= 1 << i
+		switch word := words[i]; {
+		case word == "-m" || word == "--comment": // a comment may be anything
+			i++
+		case word == "-g":
+			return m, []verdict{{goes, argument}}
+		case word == "-j": // the options of the target follow
+			targets := map[string]action{"ACCEPT": accepts, "DROP": drops, "REJECT": rejects, "RETURN": returns}
+			if a, known := targets[argument]; known {
+				return m, []verdict{{action: a}}
 			}
+			return m, []verdict{{jumps, argument}}
+		case word == "!":
+			m = min(m, maybe)
+			i++ // the inverted option
+		case strings.HasPrefix(word, "-"):
+			m = min(m, p.legacyTest(word, argument))
 		}
-		return mask
 	}
-	return is(r.flags()&flags(args[0]) == flags(args[1])), ""
+	return m, nil
+}
+
+// legacyTest returns whether an option with its argument applies to a packet.
+func (p Packet) legacyTest(option, argument string) match {
+	switch option {
+	case "-d":
+		if network, err := netip.ParsePrefix(argument); err == nil {
+			return is(network.Contains(p.To.Addr()))
+		}
+	case "-p":
+		names := map[uint8][]string{UDP: {"udp", "17"}, TCP: {"tcp", "6"}}
+		return is(slices.Contains(names[p.Protocol], argument))
+	case "--dport":
+		if !strings.Contains(argument, ":") { // a range
+			return is(argument == strconv.Itoa(int(p.To.Port())))
+		}
+	case "--ctstate", "--state":
+		if !strings.Contains(argument, "NEW") && !strings.Contains(argument, "UNTRACKED") {
+			return never
+		}
+	}
+	return maybe
 }
