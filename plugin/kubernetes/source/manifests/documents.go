@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -46,67 +47,76 @@ func (p *problem) Error() string {
 
 // document is a value of a file, or an item of a list in it, as JSON.
 type document struct {
-	line int // of the value in the file
+	line int // of the file; an item has that of its list
 	text json.RawMessage
 }
 
-// documents returns the documents of a file, which are YAML or JSON values, without empty ones.
-func documents(path string, content []byte) ([]document, error) {
+// documents returns the documents of a file, which are YAML or JSON values, without empty ones, up to the first error. One
+// is in memory at a time: aliases make them long.
+func documents(path string, content []byte) iter.Seq2[document, error] {
 	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
+	next := yamlDocuments(content)
 	if strings.EqualFold(filepath.Ext(path), ".json") {
-		return jsonDocuments(content)
+		next = jsonDocuments(content)
 	}
-	return yamlDocuments(content)
+	return func(yield func(document, error) bool) {
+		for {
+			d, err := next()
+			switch {
+			case errors.Is(err, io.EOF):
+				return
+			case err == nil && string(d.text) == "null":
+			case !yield(d, err) || err != nil:
+				return
+			}
+		}
+	}
 }
 
-func yamlDocuments(content []byte) (all []document, err error) {
-	for d := yaml.NewDecoder(bytes.NewReader(content)); ; {
+func yamlDocuments(content []byte) (next func() (document, error)) {
+	d := yaml.NewDecoder(bytes.NewReader(content))
+	return func() (document, error) {
 		n := &yaml.Node{}
 		err := safely(func() error { return d.Decode(n) })
-		if errors.Is(err, io.EOF) {
-			return all, nil
-		}
-		if err != nil {
-			return nil, yamlProblem(0, err)
+		switch {
+		case errors.Is(err, io.EOF):
+			return document{}, err
+		case err != nil:
+			return document{}, yamlProblem(0, err)
 		}
 		line := n.Content[0].Line
 		text, err := toJSON(n)
 		if err != nil {
-			return nil, yamlProblem(line, err)
+			return document{}, yamlProblem(line, err)
 		}
-		if !isNull(text) {
-			all = append(all, document{line, text})
-		}
+		return document{line, text}, nil
 	}
 }
 
-func jsonDocuments(content []byte) (all []document, err error) {
+func jsonDocuments(content []byte) (next func() (document, error)) {
+	d := json.NewDecoder(bytes.NewReader(content))
 	line, counted := 1, 0 // lines up to an offset
-	for d := json.NewDecoder(bytes.NewReader(content)); ; {
+	return func() (document, error) {
 		var text json.RawMessage
 		err := d.Decode(&text)
-		if errors.Is(err, io.EOF) {
-			return all, nil
-		}
 		at := int(d.InputOffset()) - len(text)
 		switch syntax := (*json.SyntaxError)(nil); {
+		case errors.Is(err, io.EOF):
+			return document{}, err
 		case errors.As(err, &syntax):
 			at = int(syntax.Offset) - 1 // the offset is behind the wrong byte
 		case err != nil:
 			at = len(bytes.TrimRight(content, " \t\r\n"))
 		}
+		at = max(at, counted)
 		line += bytes.Count(content[counted:at], []byte("\n"))
 		counted = at
 		if err != nil {
-			return nil, &problem{line: line, text: "invalid JSON: " + err.Error()}
+			return document{}, &problem{line: line, text: "invalid JSON: " + err.Error()}
 		}
-		if !isNull(text) {
-			all = append(all, document{line, text})
-		}
+		return document{line, text}, nil
 	}
 }
-
-func isNull(text json.RawMessage) bool { return string(text) == "null" }
 
 // safely calls the YAML parser, which panics in states that it considers impossible.
 func safely(f func() error) (err error) {
@@ -118,7 +128,7 @@ func safely(f func() error) (err error) {
 	return f()
 }
 
-// yamlProblem returns an error of the YAML library, which has its line only in the text.
+// yamlProblem returns an error of the YAML library with the line from its text, else with the given line.
 func yamlProblem(line int, err error) *problem {
 	if bad := (*problem)(nil); errors.As(err, &bad) {
 		return bad
@@ -133,8 +143,8 @@ func yamlProblem(line int, err error) *problem {
 	return &problem{line: line, text: "invalid YAML: " + text}
 }
 
-// toJSON converts a document, and of an object that is not read only its header: the rest need not be valid. The library
-// limits the values that aliases stand for.
+// toJSON converts a document. An object that is not read becomes its header: the rest of it need not be valid. The library
+// limits the number of values that aliases stand for.
 func toJSON(n *yaml.Node) (json.RawMessage, error) {
 	if err := normalize(n); err != nil {
 		return nil, err
@@ -155,7 +165,29 @@ func toJSON(n *yaml.Node) (json.RawMessage, error) {
 	if err := n.Decode(&v); err != nil {
 		return nil, err
 	}
+	if size(v) > maxDocument {
+		return nil, fmt.Errorf("aliases stand for more than %d MiB", maxDocument>>20)
+	}
 	return json.Marshal(v)
+}
+
+// maxDocument is the maximum size of a document with the values that aliases stand for, in bytes: they may be long.
+const maxDocument = 32 << 20
+
+func size(v any) (n int) {
+	switch v := v.(type) {
+	case map[string]any:
+		for name, field := range v {
+			n += len(name) + size(field)
+		}
+	case []any:
+		for _, item := range v {
+			n += size(item)
+		}
+	case string:
+		n = len(v)
+	}
+	return n
 }
 
 func isUnread(name, apiVersion any) bool {
@@ -168,8 +200,8 @@ func isUnread(name, apiVersion any) bool {
 // maxFields is the maximum number of fields of an object in YAML: the library compares each with all others.
 const maxFields = 10_000
 
-// normalize sets the types of values as kubectl reads them, in YAML 1.1: on and no are truth values. Dates and names of
-// fields are text.
+// normalize sets the types of values as kubectl reads them, in YAML 1.1, where on and no are truth values. Dates and names
+// of fields are text.
 func normalize(n *yaml.Node) error {
 	if n.Kind == yaml.MappingNode && len(n.Content)/2 > maxFields {
 		return &problem{line: n.Line, text: fmt.Sprintf("more than %d fields of one object", maxFields)}

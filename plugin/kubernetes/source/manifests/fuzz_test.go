@@ -77,11 +77,10 @@ func records(p parser, o *object) object {
 // encode writes the objects of a file as JSON, as the Kubernetes encoder does.
 func encode(t *testing.T, name string, content []byte) (out []byte) {
 	t.Helper()
-	all, err := documents(name, content)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range all {
+	for d, err := range documents(name, content) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		out = append(out, encodeItem(t, d.text, metav1.TypeMeta{})...)
 	}
 	return out

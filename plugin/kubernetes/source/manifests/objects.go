@@ -109,12 +109,11 @@ type reading struct {
 
 // parse returns the contents of a file, or its first error.
 func (p parser) parse(path string, content []byte) (*contents, error) {
-	all, err := documents(path, content)
-	if err != nil {
-		return nil, err
-	}
 	r := reading{parser: p, file: path, seen: map[key]int{}}
-	for _, d := range all {
+	for d, err := range documents(path, content) {
+		if err != nil {
+			return nil, err
+		}
 		if bad := r.item(d, metav1.TypeMeta{}, false); bad != nil {
 			return nil, bad
 		}
