@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -51,58 +50,46 @@ type document struct {
 	text json.RawMessage
 }
 
-// documents returns the documents of a file, which are YAML or JSON values, without empty ones, up to the first error. One
-// is in memory at a time: aliases make them long.
-func documents(path string, content []byte) iter.Seq2[document, error] {
+// documents passes on the documents of a file, which are YAML or JSON values, up to the first error. One is in memory at a
+// time: aliases make them long.
+func documents(path string, content []byte, each func(document) error) error {
 	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
-	next := yamlDocuments(content)
 	if strings.EqualFold(filepath.Ext(path), ".json") {
-		next = jsonDocuments(content)
+		return jsonDocuments(content, each)
 	}
-	return func(yield func(document, error) bool) {
-		for {
-			d, err := next()
-			switch {
-			case errors.Is(err, io.EOF):
-				return
-			case err == nil && string(d.text) == "null":
-			case !yield(d, err) || err != nil:
-				return
-			}
-		}
-	}
+	return yamlDocuments(content, each)
 }
 
-func yamlDocuments(content []byte) (next func() (document, error)) {
-	d := yaml.NewDecoder(bytes.NewReader(content))
-	return func() (document, error) {
+func yamlDocuments(content []byte, each func(document) error) error {
+	for d := yaml.NewDecoder(bytes.NewReader(content)); ; {
 		n := &yaml.Node{}
 		err := safely(func() error { return d.Decode(n) })
-		switch {
-		case errors.Is(err, io.EOF):
-			return document{}, err
-		case err != nil:
-			return document{}, yamlProblem(0, err)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return yamlProblem(0, err)
 		}
 		line := n.Content[0].Line
 		text, err := toJSON(n)
 		if err != nil {
-			return document{}, yamlProblem(line, err)
+			return yamlProblem(line, err)
 		}
-		return document{line, text}, nil
+		if err := each(document{line, text}); err != nil {
+			return err
+		}
 	}
 }
 
-func jsonDocuments(content []byte) (next func() (document, error)) {
-	d := json.NewDecoder(bytes.NewReader(content))
+func jsonDocuments(content []byte, each func(document) error) error {
 	line, counted := 1, 0 // lines up to an offset
-	return func() (document, error) {
+	for d := json.NewDecoder(bytes.NewReader(content)); ; {
 		var text json.RawMessage
 		err := d.Decode(&text)
 		at := int(d.InputOffset()) - len(text)
 		switch syntax := (*json.SyntaxError)(nil); {
 		case errors.Is(err, io.EOF):
-			return document{}, err
+			return nil
 		case errors.As(err, &syntax):
 			at = int(syntax.Offset) - 1 // the offset is behind the wrong byte
 		case err != nil:
@@ -112,9 +99,11 @@ func jsonDocuments(content []byte) (next func() (document, error)) {
 		line += bytes.Count(content[counted:at], []byte("\n"))
 		counted = at
 		if err != nil {
-			return document{}, &problem{line: line, text: "invalid JSON: " + err.Error()}
+			return &problem{line: line, text: "invalid JSON: " + err.Error()}
 		}
-		return document{line, text}, nil
+		if err := each(document{line, text}); err != nil {
+			return err
+		}
 	}
 }
 

@@ -77,11 +77,14 @@ func records(p parser, o *object) object {
 // encode writes the objects of a file as JSON, as the Kubernetes encoder does.
 func encode(t *testing.T, name string, content []byte) (out []byte) {
 	t.Helper()
-	for d, err := range documents(name, content) {
-		if err != nil {
-			t.Fatal(err)
+	err := documents(name, content, func(d document) error {
+		if string(d.text) != "null" {
+			out = append(out, encodeItem(t, d.text, metav1.TypeMeta{})...)
 		}
-		out = append(out, encodeItem(t, d.text, metav1.TypeMeta{})...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return out
 }

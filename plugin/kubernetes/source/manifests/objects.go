@@ -110,15 +110,13 @@ type reading struct {
 // parse returns the contents of a file, or its first error.
 func (p parser) parse(path string, content []byte) (*contents, error) {
 	r := reading{parser: p, file: path, seen: map[key]int{}}
-	for d, err := range documents(path, content) {
-		if err != nil {
-			return nil, err
+	err := documents(path, content, func(d document) error {
+		if string(d.text) == "null" { // between two ---
+			return nil
 		}
-		if bad := r.item(d, metav1.TypeMeta{}, false); bad != nil {
-			return nil, bad
-		}
-	}
-	return &r.contents, nil
+		return r.item(d, metav1.TypeMeta{}, false)
+	})
+	return &r.contents, err
 }
 
 // header is read of objects of all kinds.
@@ -156,7 +154,7 @@ func kindRead(name, apiVersion string) (k *kind, isList bool) {
 }
 
 // item reads an object, which may be an item of a list of some kind.
-func (r *reading) item(d document, element metav1.TypeMeta, isItem bool) *problem {
+func (r *reading) item(d document, element metav1.TypeMeta, isItem bool) error {
 	h, err := readHeader(d.text, element)
 	if err != nil {
 		return &problem{d.line, h.Kind, err.Error()}
@@ -222,7 +220,7 @@ type list struct {
 }
 
 // list reads a list of objects of a kind, or of any kinds if it is nil.
-func (r *reading) list(d document, h header, k *kind) *problem {
+func (r *reading) list(d document, h header, k *kind) error {
 	var l list
 	if err := decode(d.text, &l); err != nil {
 		return &problem{d.line, h.Kind, err.Error()}
@@ -232,16 +230,18 @@ func (r *reading) list(d document, h header, k *kind) *problem {
 		each = metav1.TypeMeta{Kind: k.name, APIVersion: h.APIVersion}
 	}
 	for i, text := range l.Items {
-		if bad := r.item(document{d.line, text}, each, true); bad != nil {
-			bad.object = strings.TrimSuffix(fmt.Sprintf("items[%d]: %s", i, bad.object), ": ")
-			return bad
+		if err := r.item(document{d.line, text}, each, true); err != nil {
+			if bad := (*problem)(nil); errors.As(err, &bad) {
+				bad.object = strings.TrimSuffix(fmt.Sprintf("items[%d]: %s", i, bad.object), ": ")
+			}
+			return err
 		}
 	}
 	return nil
 }
 
 // object reads an object of a kind that is read.
-func (r *reading) object(d document, h header, k *kind) *problem {
+func (r *reading) object(d document, h header, k *kind) error {
 	o := k.new()
 	if err := decode(d.text, o); err != nil {
 		return &problem{d.line, h.object(k), err.Error()}
