@@ -1,6 +1,8 @@
 package manifests
 
 import (
+	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -40,6 +42,34 @@ func TestBroken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if line != want[name] {
 				t.Errorf("got  %s\nwant %s", line, want[name])
+			}
+		})
+	}
+}
+
+// TestDocumentLimits has documents that would take minutes, or more memory than there is: the YAML library compares each
+// field of an object with all others, and aliases may stand for long text.
+func TestDocumentLimits(t *testing.T) {
+	fields := func(n int) string {
+		text := "---\n"
+		for i := range n {
+			text += fmt.Sprintf("field%d: 1\n", i)
+		}
+		return text
+	}
+	aliases := func(n int) string {
+		return "x: &x " + strings.Repeat("x", 1<<20) + "\ny: [" + strings.Repeat("*x,", n) + "]"
+	}
+	for name, test := range map[string]struct{ text, want string }{
+		"the maximum of fields":          {"apiVersion: v1\nkind: Other\n" + fields(maxFields), ":4: kind: missing; want an object with apiVersion, kind and metadata; DNS needs " + kindNames()},
+		"one field more":                 {"apiVersion: v1\nkind: Other\n" + fields(maxFields+1), ":4: more than 10000 fields of one object"},
+		"long aliases":                   {"apiVersion: v1\nkind: Pod\n" + aliases(100_000), ":1: invalid YAML: aliases stand for more than 32 MiB"},
+		"long aliases that are not read": {"apiVersion: v1\nkind: Other\n" + aliases(100_000), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parser{}.parse("a.yaml", []byte(test.text))
+			if got := fmt.Sprint(cmp.Or(err, errors.New(""))); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
 	}

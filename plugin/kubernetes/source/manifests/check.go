@@ -18,7 +18,7 @@ import (
 )
 
 // check returns the errors for which an API server would refuse an object, as far as DNS reads it: a wrong address is an
-// error at its line, and not a name without an address.
+// error, and not a name without an address.
 func check(k *kind, o apiObject) field.ErrorList {
 	errs := checkName(k, o.GetObjectMeta())
 	switch o := o.(type) {

@@ -7,29 +7,32 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"regexp"
-	"slices"
-	"sort"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	kjson "sigs.k8s.io/json"
 )
 
-// problem is an error at a line of a file.
+// problem is an error in a file.
 type problem struct {
-	line         int
-	object, path string // of a field; "" if unknown
-	text         string
+	line   int    // of the error if the library reports it, else of the document; 0 if neither is known
+	object string // "" if unknown
+	text   string
 }
 
 // maxProblem is the maximum length of an error in bytes: errors quote values, which can have any length.
 const maxProblem = 500
 
-// Error returns the error as one line, whatever it quotes.
+// Error returns the error as one line, whatever it quotes, as it follows the name of the file.
 func (p *problem) Error() string {
-	parts := slices.DeleteFunc([]string{strconv.Itoa(p.line), p.object, p.path, p.text}, func(s string) bool { return s == "" })
-	text := strings.Join(parts, ": ")
+	text := ": " + p.text
+	if p.object != "" {
+		text = ": " + p.object + text
+	}
+	if p.line > 0 {
+		text = ":" + strconv.Itoa(p.line) + text
+	}
 	if len(text) > maxProblem {
 		text = strings.ToValidUTF8(text[:maxProblem], "") + "..."
 	}
@@ -41,42 +44,66 @@ func (p *problem) Error() string {
 	}, text)
 }
 
-// maxAliased is the maximum number of values that aliases add to a document: a few lines can stand for any number.
-const maxAliased = 100_000
-
-// documents returns the documents of a file, which are YAML or JSON values, without empty ones. The nodes have the lines
-// of the file.
-func documents(path string, content []byte) (roots []*yaml.Node, err error) {
-	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
-	if strings.EqualFold(filepath.Ext(path), ".json") {
-		roots, err = jsonDocuments(content)
-	} else if roots, err = yamlDocuments(content); err != nil {
-		err = syntaxProblem(content, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	for _, n := range roots {
-		if bad := checkAliases(n, len(content)+maxAliased); bad != nil {
-			return nil, bad
-		}
-	}
-	return slices.DeleteFunc(roots, isNull), nil
+// document is a value of a file, or an item of a list in it, as JSON.
+type document struct {
+	line int // of the file; an item has that of its list
+	text json.RawMessage
 }
 
-func isNull(n *yaml.Node) bool { return n.ShortTag() == "!!null" }
+// documents passes on the documents of a file, which are YAML or JSON values, up to the first error. One is in memory at a
+// time: aliases make them long.
+func documents(path string, content []byte, each func(document) error) error {
+	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
+	if strings.EqualFold(filepath.Ext(path), ".json") {
+		return jsonDocuments(content, each)
+	}
+	return yamlDocuments(content, each)
+}
 
-func yamlDocuments(content []byte) (roots []*yaml.Node, err error) {
+func yamlDocuments(content []byte, each func(document) error) error {
 	for d := yaml.NewDecoder(bytes.NewReader(content)); ; {
 		n := &yaml.Node{}
 		err := safely(func() error { return d.Decode(n) })
 		if errors.Is(err, io.EOF) {
-			return roots, nil
+			return nil
 		}
 		if err != nil {
-			return nil, err
+			return yamlProblem(0, err)
 		}
-		roots = append(roots, n.Content...)
+		line := n.Content[0].Line
+		text, err := toJSON(n)
+		if err != nil {
+			return yamlProblem(line, err)
+		}
+		if err := each(document{line, text}); err != nil {
+			return err
+		}
+	}
+}
+
+func jsonDocuments(content []byte, each func(document) error) error {
+	line, counted := 1, 0 // lines up to an offset
+	for d := json.NewDecoder(bytes.NewReader(content)); ; {
+		var text json.RawMessage
+		err := d.Decode(&text)
+		at := int(d.InputOffset()) - len(text)
+		switch syntax := (*json.SyntaxError)(nil); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.As(err, &syntax):
+			at = int(syntax.Offset) - 1 // the offset is behind the wrong byte
+		case err != nil:
+			at = len(bytes.TrimRight(content, " \t\r\n"))
+		}
+		at = max(at, counted)
+		line += bytes.Count(content[counted:at], []byte("\n"))
+		counted = at
+		if err != nil {
+			return &problem{line: line, text: "invalid JSON: " + err.Error()}
+		}
+		if err := each(document{line, text}); err != nil {
+			return err
+		}
 	}
 }
 
@@ -90,140 +117,111 @@ func safely(f func() error) (err error) {
 	return f()
 }
 
-var jsonText = regexp.MustCompile(`"(\\.|[^"\\])*"`)
-
-// jsonDocuments parses JSON as YAML, for the lines. JSON is valid YAML except for some escapes in text.
-func jsonDocuments(content []byte) (roots []*yaml.Node, err error) {
-	for d := json.NewDecoder(bytes.NewReader(content)); ; {
-		var value json.RawMessage
-		err := d.Decode(&value)
-		if errors.Is(err, io.EOF) {
-			return roots, nil
-		}
-		end := len(bytes.TrimSpace(content))
-		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-			end = int(syntax.Offset) - 1 // the offset is behind the wrong byte
-		}
-		var all []*yaml.Node
-		if err == nil {
-			end = int(d.InputOffset()) - len(value)
-			all, err = yamlDocuments(jsonText.ReplaceAllFunc(value, yamlText))
-		}
-		line := lineAt(content, end)
-		if err != nil {
-			return nil, &problem{line: line, text: "invalid JSON: " + err.Error()}
-		}
-		for _, n := range all {
-			moveDown(n, line-1)
-		}
-		roots = append(roots, all...)
+// yamlProblem returns an error of the YAML library with the line from its text, else with the given line.
+func yamlProblem(line int, err error) *problem {
+	if bad := (*problem)(nil); errors.As(err, &bad) {
+		return bad
 	}
-}
-
-// yamlText converts quoted text of JSON to YAML, where an escape of half a character is invalid.
-func yamlText(quoted []byte) []byte {
-	var text string
-	_ = json.Unmarshal(quoted, &text) // it has been parsed before
-	return []byte(strconv.QuoteToASCII(text))
-}
-
-// lineAt returns the line of an offset.
-func lineAt(content []byte, offset int) int {
-	return 1 + bytes.Count(content[:min(max(offset, 0), len(content))], []byte("\n"))
-}
-
-func moveDown(n *yaml.Node, lines int) {
-	n.Line += lines
-	for _, c := range n.Content {
-		moveDown(c, lines)
+	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "json: ")
+	if bad := (*yaml.TypeError)(nil); errors.As(err, &bad) {
+		text = bad.Errors[0]
 	}
+	if n, _ := fmt.Sscanf(text, "line %d:", &line); n == 1 {
+		_, text, _ = strings.Cut(text, ": ")
+	}
+	return &problem{line: line, text: "invalid YAML: " + text}
 }
 
-// checkAliases counts the values of a document, those behind aliases as often as they are used, up to a limit.
-func checkAliases(root *yaml.Node, limit int) (bad *problem) {
-	sizes := map[*yaml.Node]int{} // of nodes with anchors; while one is counted, the limit
-	var size func(*yaml.Node) int
-	size = func(n *yaml.Node) int {
-		n = target(n)
-		if known, ok := sizes[n]; ok {
-			return known
+// toJSON converts a document. An object that is not read becomes its header: the rest of it need not be valid. The library
+// limits the number of values that aliases stand for.
+func toJSON(n *yaml.Node) (json.RawMessage, error) {
+	if err := normalize(n); err != nil {
+		return nil, err
+	}
+	var h struct {
+		APIVersion any       `yaml:"apiVersion"`
+		Kind       any       `yaml:"kind"`
+		Metadata   yaml.Node `yaml:"metadata"`
+	}
+	if err := n.Decode(&h); err == nil && isUnread(h.Kind, h.APIVersion) {
+		var m struct {
+			Namespace string `yaml:"namespace" json:"namespace"`
 		}
-		if n.Anchor != "" {
-			sizes[n] = limit
+		_ = h.Metadata.Decode(&m) // without a valid namespace, only the kind counts
+		return json.Marshal(map[string]any{"apiVersion": h.APIVersion, "kind": h.Kind, "metadata": m})
+	}
+	var v any
+	if err := n.Decode(&v); err != nil {
+		return nil, err
+	}
+	if size(v) > maxDocument {
+		return nil, fmt.Errorf("aliases stand for more than %d MiB", maxDocument>>20)
+	}
+	return json.Marshal(v)
+}
+
+// maxDocument is the maximum size of a document with the values that aliases stand for, in bytes: they may be long.
+const maxDocument = 32 << 20
+
+func size(v any) (n int) {
+	switch v := v.(type) {
+	case map[string]any:
+		for name, field := range v {
+			n += len(name) + size(field)
 		}
-		total := 1
-		for _, c := range n.Content {
-			if total = min(total+size(c), limit); total == limit && bad == nil {
-				bad = &problem{line: c.Line, text: fmt.Sprintf("aliases stand for more than %d values, or for themselves; write them out", maxAliased)}
+	case []any:
+		for _, item := range v {
+			n += size(item)
+		}
+	case string:
+		n = len(v)
+	}
+	return n
+}
+
+func isUnread(name, apiVersion any) bool {
+	kind, _ := name.(string)
+	version, _ := apiVersion.(string)
+	k, isList := kindRead(kind, version)
+	return kind != "" && k == nil && !isList
+}
+
+// maxFields is the maximum number of fields of an object in YAML: the library compares each with all others.
+const maxFields = 10_000
+
+// normalize sets the types of values as kubectl reads them, in YAML 1.1, where on and no are truth values. Dates and names
+// of fields are text.
+func normalize(n *yaml.Node) error {
+	if n.Kind == yaml.MappingNode && len(n.Content)/2 > maxFields {
+		return &problem{line: n.Line, text: fmt.Sprintf("more than %d fields of one object", maxFields)}
+	}
+	for i, c := range n.Content {
+		isName := n.Kind == yaml.MappingNode && i%2 == 0
+		switch {
+		case c.Kind != yaml.ScalarNode:
+			if err := normalize(c); err != nil {
+				return err
+			}
+		case c.ShortTag() == "!!timestamp", isName && c.ShortTag() != "!!merge":
+			c.Tag = "!!str"
+		case c.ShortTag() == "!!bool", c.ShortTag() == "!!str" && c.Style == 0 && len(c.Value) <= len("false"):
+			var is bool
+			if err := (&yaml.Node{Kind: yaml.ScalarNode, Value: c.Value}).Decode(&is); err == nil {
+				c.Tag, c.Value = "!!bool", strconv.FormatBool(is)
 			}
 		}
-		if n.Anchor != "" {
-			sizes[n] = total
-		}
-		return total
 	}
-	size(root)
-	return bad
+	return nil
 }
 
-var yamlError = regexp.MustCompile(`(?s)^yaml: (?:line (\d+): )?(.*)$`)
-
-// splitError returns the line of an error of the parser, 0 for none, and its text.
-func splitError(err error) (line int, text string) {
-	m := yamlError.FindStringSubmatch(err.Error())
-	if m == nil {
-		return 0, err.Error()
+// decode fills an object as strictly as the API server does with fieldValidation=Strict, or with some of its checks.
+func decode(text json.RawMessage, into any, checks ...kjson.StrictOption) error {
+	strict, err := kjson.UnmarshalStrict(text, into, checks...)
+	if err == nil && len(strict) > 0 {
+		err = strict[0]
 	}
-	line, _ = strconv.Atoi(m[1]) // "" is 0
-	return line, m[2]
-}
-
-// maxSearched is the maximum size of the part of a file in which the line of a syntax error is searched, in bytes.
-const maxSearched = 1 << 20
-
-var lineEnds = regexp.MustCompile(`\n|$`)
-
-// syntaxProblem returns an error of the parser with its line, and with the accepted form where that is known. The parser
-// reports the line in which the block around an error begins, the line before it, or none. But the text of a document up
-// to the right line has the same error, and so has all longer text.
-func syntaxProblem(content []byte, err error) *problem {
-	line, text := splitError(err)
-	ends := lineEnds.FindAllIndex(content, -1)
-	start := 1 + bytes.LastIndex(content[:ends[min(line, len(ends)-1)][1]], []byte("\n---"))
-	part := content[start:min(start+maxSearched, len(content))]
-	if hasError(part, text) {
-		ends = lineEnds.FindAllIndex(part, -1)
-		line = lineAt(content, start) + sort.Search(len(ends)-1, func(i int) bool { return hasError(part[:ends[i][1]], text) })
+	if err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
-	p := &problem{line: max(line, 1), text: "invalid YAML: " + text}
-	for _, h := range syntaxHints {
-		if strings.Contains(text, h.text) {
-			p.text += "; " + h.hint
-			break
-		}
-	}
-	return p
-}
-
-// hasError reports whether the parser fails with a text.
-func hasError(part []byte, text string) bool {
-	_, err := yamlDocuments(part)
-	if err == nil {
-		return false
-	}
-	_, got := splitError(err)
-	return got == text
-}
-
-// syntaxHints are the accepted forms for frequent errors.
-var syntaxHints = []struct{ text, hint string }{
-	{"cannot start any token", "indent with spaces, not tabs, and put a value that begins with @, % or ` in quotes"},
-	{"mapping values are not allowed", "write each key on its own line, indented as its siblings; put a value with a colon in quotes"},
-	{"could not find expected ':'", "want \"key: value\", with a space behind the colon"},
-	{"did not find expected key", "indent the fields of one object alike"},
-	{"did not find expected '-' indicator", "indent the items of one list alike"},
-	{"did not find expected ',' or ']'", "close the list with ]"},
-	{"did not find expected ',' or '}'", "close the object with }"},
-	{"unexpected end of stream", "close the quotes"},
-	{"unknown anchor", "define it with & before its use in the same document"},
+	return nil
 }

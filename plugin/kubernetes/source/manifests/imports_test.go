@@ -244,7 +244,7 @@ func TestWatchImports(t *testing.T) {
 	r.write("import.yaml", importFile("shop", "db", "type: ClusterSetIP, ips: [10.112.0.7], ports: []"))
 	r.serves(dumpLocal + "  slice east: 10.0.0.2\nimport shop/db [10.112.0.7]")
 	r.write("import.yaml", importFile("shop", "db", "type: ClusterSetIP, ip: 10.112.0.8, ports: []"))
-	r.logs(1, "error ", "import.yaml:1: ServiceImport shop/db: spec.ip: unknown field; did you mean ips?; the last valid state of the directory is served")
+	r.logs(1, "error ", "import.yaml:1: ServiceImport shop/db: unknown field \"spec.ip\"; the last valid state of the directory is served")
 	r.must(os.Remove(r.path("service.yaml")))
 	r.write("import.yaml", importFile("shop", "db", "type: ClusterSetIP, ips: [10.112.0.8], ports: []"))
 	r.serves("import shop/db [10.112.0.8]")

@@ -83,7 +83,7 @@ type Source struct {
 var _ source.Source = (*Source)(nil)
 
 // New reads the directory once and returns a Source that begins with this state. Its error is one line with the file
-// and line of the first error.
+// of the first error, the line on which the document begins, and the field.
 func New(dir string, opts source.Options) (*Source, error) {
 	s, err := newSource(dir, opts)
 	if err != nil {

@@ -2,14 +2,16 @@ package manifests
 
 import (
 	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -107,83 +109,82 @@ type reading struct {
 
 // parse returns the contents of a file, or its first error.
 func (p parser) parse(path string, content []byte) (*contents, error) {
-	roots, err := documents(path, content)
-	if err != nil {
-		return nil, err
-	}
 	r := reading{parser: p, file: path, seen: map[key]int{}}
-	for _, n := range roots {
-		if bad := r.item(n, metav1.TypeMeta{}, false); bad != nil {
-			return nil, bad
+	err := documents(path, content, func(d document) error {
+		if string(d.text) == "null" { // between two ---
+			return nil
 		}
-	}
-	return &r.contents, nil
+		return r.item(d, metav1.TypeMeta{}, false)
+	})
+	return &r.contents, err
 }
 
 // header is read of objects of all kinds.
 type header struct {
-	metav1.TypeMeta
-	name, namespace string // "" if missing or invalid
+	metav1.TypeMeta `json:",inline"`
+	Metadata        json.RawMessage `json:"metadata"`
+	name, namespace string          // "" if missing or invalid
 }
 
 // readHeader reads the header of an object. Items of a typed list may leave out kind and version, which are then those
 // of the list.
-func readHeader(n *yaml.Node, element metav1.TypeMeta) (h header, bad *problem) {
+func readHeader(text json.RawMessage, element metav1.TypeMeta) (h header, err error) {
 	h.TypeMeta = element
-	if target(n).Kind != yaml.MappingNode {
-		return h, &problem{line: n.Line, text: "want an object with apiVersion, kind and metadata, not " + describe(n)}
+	if text[0] != '{' {
+		return h, errors.New("want an object with apiVersion, kind and metadata")
 	}
-	for _, field := range []struct {
-		path string
-		into *string
-	}{{"metadata.name", &h.name}, {"metadata.namespace", &h.namespace}, {"kind", &h.Kind}, {"apiVersion", &h.APIVersion}} {
-		value, line := find(n, field.path)
-		if value == nil {
-			continue
-		}
-		bad := decode(value, line, field.path, field.into)
-		if bad != nil && !strings.Contains(field.path, ".") { // others are reported when the kind is known
-			return h, bad
-		}
+	if err := decode(text, &h, kjson.DisallowDuplicateFields); err != nil {
+		return h, err
 	}
-	_, bad = fieldsOf(n)
-	return h, bad
+	var m struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	}
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(h.Metadata, &m) // its errors are reported when the kind is known
+	h.name, h.namespace = m.Name, m.Namespace
+	return h, nil
+}
+
+// kindRead returns the kind of an object, or of the items of a list, that is read; nil for other objects, and for a List of
+// any kinds.
+func kindRead(name, apiVersion string) (k *kind, isList bool) {
+	name, isList = strings.CutSuffix(name, "List")
+	k = kindOf(name, apiVersion)
+	return k, isList && (k != nil || name == "")
 }
 
 // item reads an object, which may be an item of a list of some kind.
-func (r *reading) item(n *yaml.Node, element metav1.TypeMeta, isItem bool) *problem {
-	h, bad := readHeader(n, element)
-	if bad != nil {
-		bad.object = h.Kind
-		return bad
+func (r *reading) item(d document, element metav1.TypeMeta, isItem bool) error {
+	h, err := readHeader(d.text, element)
+	if err != nil {
+		return &problem{d.line, h.Kind, err.Error()}
 	}
-	name, isList := strings.CutSuffix(h.Kind, "List")
-	k := kindOf(name, h.APIVersion)
-	isList = isList && (k != nil || name == "")
-	isRead, versions := k != nil || isList, []string{"v1"}
+	k, isList := kindRead(h.Kind, h.APIVersion)
+	versions := []string{"v1"}
 	if k != nil {
 		versions = k.apiVersions
 	}
+	want := strings.Join(versions, " or ")
 	switch {
 	case h.Kind == "":
-		return problemAt(n, "", "kind", "missing; want an object with apiVersion, kind and metadata; DNS needs "+kindNames())
-	case h.APIVersion == "" && isRead:
-		return problemAt(n, h.Kind, "apiVersion", "missing; want "+strings.Join(versions, " or "))
+		return &problem{d.line, "", "kind: missing; want an object with apiVersion, kind and metadata; DNS needs " + kindNames()}
+	case h.APIVersion == "" && k == nil && !isList:
+		return &problem{d.line, h.Kind, "apiVersion: missing"}
 	case h.APIVersion == "":
-		return problemAt(n, h.Kind, "apiVersion", "missing")
+		return &problem{d.line, h.Kind, "apiVersion: missing; want " + want}
 	case isList && isItem:
-		return problemAt(n, "", "", fmt.Sprintf("a %s inside of a list; move its items to the outer list", h.Kind))
+		return &problem{d.line, "", fmt.Sprintf("a %s inside of a list; move its items to the outer list", h.Kind)}
 	case element.Kind != "" && h.Kind != element.Kind:
-		return problemAt(n, "", "kind", fmt.Sprintf("%s in a %sList; want %s", h.Kind, element.Kind, element.Kind))
-	case !isRead:
-		r.skip(n, h, name)
+		return &problem{d.line, "", fmt.Sprintf("kind: %s in a %sList; want %s", h.Kind, element.Kind, element.Kind)}
+	case k == nil && !isList:
+		r.skip(d, h)
 		return nil
 	case !slices.Contains(versions, h.APIVersion):
-		return problemAt(n, h.object(k), "apiVersion", fmt.Sprintf("%s is not read; want %s", h.APIVersion, strings.Join(versions, " or ")))
+		return &problem{d.line, h.object(k), fmt.Sprintf("apiVersion: %s is not read; want %s", h.APIVersion, want)}
 	case isList:
-		return r.list(n, h, name)
+		return r.list(d, h, k)
 	}
-	return r.object(n, h, k)
+	return r.object(d, h, k)
 }
 
 // object returns the name of an object for errors: its kind, and its name if it has one.
@@ -199,8 +200,9 @@ func (h header) object(k *kind) string {
 }
 
 // skip records an object that is not read: its namespace exists nevertheless.
-func (r *reading) skip(n *yaml.Node, h header, name string) {
-	u := unread{kind: h.Kind, namespace: h.namespace, line: n.Line}
+func (r *reading) skip(d document, h header) {
+	u := unread{kind: h.Kind, namespace: h.namespace, line: d.line}
+	name := strings.TrimSuffix(h.Kind, "List")
 	if slices.ContainsFunc(kinds, func(k kind) bool { return k.name == name }) {
 		group, _, _ := strings.Cut(h.APIVersion, "/")
 		u.kind += "." + group
@@ -214,46 +216,38 @@ func (r *reading) skip(n *yaml.Node, h header, name string) {
 type list struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
-	Items           []struct{} `json:"items"` // are read one by one
+	Items           []json.RawMessage `json:"items"`
 }
 
-func (r *reading) list(n *yaml.Node, h header, kind string) *problem {
-	fields, _ := fieldsOf(n) // the header has been read of them
-	all := *target(n)
-	all.Content = nil
-	var items []*yaml.Node
-	for _, f := range fields {
-		if f.key.Value == "items" && target(f.value).Kind == yaml.SequenceNode {
-			items = target(f.value).Content
-			continue
-		}
-		all.Content = append(all.Content, f.key, f.value)
-	}
-	if bad := decode(&all, n.Line, "", &list{}); bad != nil {
-		bad.object = h.Kind
-		return bad
+// list reads a list of objects of a kind, or of any kinds if it is nil.
+func (r *reading) list(d document, h header, k *kind) error {
+	var l list
+	if err := decode(d.text, &l); err != nil {
+		return &problem{d.line, h.Kind, err.Error()}
 	}
 	var each metav1.TypeMeta
-	if kind != "" {
-		each = metav1.TypeMeta{Kind: kind, APIVersion: h.APIVersion}
+	if k != nil {
+		each = metav1.TypeMeta{Kind: k.name, APIVersion: h.APIVersion}
 	}
-	for _, n := range items {
-		if bad := r.item(n, each, true); bad != nil {
-			return bad
+	for i, text := range l.Items {
+		if err := r.item(document{d.line, text}, each, true); err != nil {
+			if bad := (*problem)(nil); errors.As(err, &bad) {
+				bad.object = strings.TrimSuffix(fmt.Sprintf("items[%d]: %s", i, bad.object), ": ")
+			}
+			return err
 		}
 	}
 	return nil
 }
 
 // object reads an object of a kind that is read.
-func (r *reading) object(n *yaml.Node, h header, k *kind) *problem {
+func (r *reading) object(d document, h header, k *kind) error {
 	o := k.new()
-	if bad := decode(n, n.Line, "", o); bad != nil {
-		bad.object = h.object(k)
-		return bad
+	if err := decode(d.text, o); err != nil {
+		return &problem{d.line, h.object(k), err.Error()}
 	}
 	if errs := check(k, o); len(errs) > 0 {
-		return problemAt(n, h.object(k), errs[0].Field, errs[0].ErrorBody())
+		return &problem{d.line, h.object(k), errs[0].Error()}
 	}
 	m := o.GetObjectMeta()
 	if k.namespaced && m.GetNamespace() == "" {
@@ -261,14 +255,14 @@ func (r *reading) object(n *yaml.Node, h header, k *kind) *problem {
 	}
 	name := key{h.Kind, m.GetNamespace(), m.GetName()}
 	if first, ok := r.seen[name]; ok {
-		return problemAt(n, name.String(), "", fmt.Sprintf("already in line %d; delete one of the two", first))
+		return &problem{d.line, name.String(), fmt.Sprintf("already in line %d; delete one of the two", first)}
 	}
-	r.seen[name] = n.Line
+	r.seen[name] = d.line
 	made := r.record(o)
-	made.key, made.file, made.line = name, r.file, n.Line
+	made.key, made.file, made.line = name, r.file, d.line
 	r.contents.objects = append(r.contents.objects, made)
 	if text := r.warning(o); text != "" {
-		r.contents.warnings = append(r.contents.warnings, fmt.Sprintf("%d: %s %s", n.Line, name, text))
+		r.contents.warnings = append(r.contents.warnings, fmt.Sprintf("%d: %s %s", d.line, name, text))
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func (s *Source) readFile(path string, info fs.FileInfo) {
 	}
 	parsed, err := s.parser.parse(path, content)
 	if f.sum, f.err = sum, err; err != nil {
-		f.err = fmt.Errorf("%s:%w", s.show(path), err)
+		f.err = fmt.Errorf("%s%w", s.show(path), err)
 		return
 	}
 	f.contents = parsed

@@ -147,7 +147,7 @@ func TestWatch(t *testing.T) {
 		}},
 		"broken, then valid again": {map[string]string{"one.yaml": one, "two.yaml": two}, func(r *running) {
 			r.write("one.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  nam: one\n")
-			r.logs(1, "error ", "one.yaml:4: Service: metadata.nam: unknown field; did you mean name?; the last valid state of the directory is served")
+			r.logs(1, "error ", "one.yaml:1: Service: unknown field \"metadata.nam\"; the last valid state of the directory is served")
 			r.write("two.yaml", service("shop", "two", "10.96.0.8"))
 			time.Sleep(300 * time.Millisecond)
 			r.serves(dumpOne + "\n" + dumpTwo) // refused as a whole
@@ -491,7 +491,7 @@ func TestWholeDirectory(t *testing.T) {
 				"a.yaml": "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n- {apiVersion: v1, kind: Namespace, metadata: {name: team}}\n",
 				"b.json": "{\"apiVersion\":\"v1\",\"kind\":\"NamespaceList\",\"items\":[\n{\"metadata\":{\"name\":\"other\"}},\n{\"metadata\":{\"name\":\"team\"}}]}",
 			},
-			"service shop/one [10.96.0.1]", "b.json:3: Namespace team: already in a.yaml:5; delete one of the two;",
+			"service shop/one [10.96.0.1]", "b.json:1: Namespace team: already in a.yaml:1; delete one of the two;",
 		},
 		"one file is broken": {
 			start, map[string]string{"a.yaml": "{", "b.yaml": service("shop", "two", "10.96.0.9")}, before, "a.yaml:1: ",
