@@ -154,16 +154,3 @@ func (x *exchange) repeatUnnamed(a *attempt, rcode int, overUDP bool, now time.T
 		x.sendStream(a)
 	}
 }
-
-// queryFor returns the query of an attempt, over UDP or another transport.
-func (x *exchange) queryFor(a *attempt, overUDP bool) []byte {
-	switch {
-	case len(x.named)+len(x.notify) == 0 || a.refused || a.to.unnamed.Load():
-		return x.plain
-	case len(x.notify) > 0 && !overUDP && a.to.notifies():
-		return x.notify
-	case len(x.named) > 0:
-		return x.named
-	}
-	return x.plain
-}

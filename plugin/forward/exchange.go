@@ -101,7 +101,7 @@ func (x *exchange) reset() {
 	clear(x.attempts)
 	clear(x.order)
 	x.progress = progress{
-		queries: queries{plain: spare(x.plain), named: spare(x.named), notify: spare(x.notify)}, reserved: reserved{b: spare(x.reserved.b)},
+		queries: queries{buf: spare(x.buf), named: spare(x.named), notify: spare(x.notify)}, reserved: reserved{b: spare(x.reserved.b)},
 		order: x.order[:0], attempts: x.attempts[:0], unsent: x.unsent[:0],
 	}
 }
@@ -120,8 +120,8 @@ var errQuestions = errors.New("query without exactly one question")
 func (f *Forward) newExchange(overTCP bool, r receiver) *exchange {
 	x, _ := exchanges.Get().(*exchange)
 	now := time.Now()
-	if x.plain == nil {
-		x.plain = make([]byte, 0, initialQuery)
+	if x.buf == nil {
+		x.buf = make([]byte, 0, initialQuery)
 	}
 	x.f, x.receiver, x.users, x.overTCP = f, r, 1, overTCP
 	x.started, x.passFrom, x.deadline, x.all = now, now, now.Add(f.timeout), *f.upstreams.Load()

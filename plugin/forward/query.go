@@ -16,9 +16,13 @@ import (
 
 // queries are the forms of a query that upstreams get.
 type queries struct {
-	plain    []byte // without the options for cluster DNS
-	named    []byte // with the caller; empty without one
-	notify   []byte // with the request for notification as well; empty without one
+	plain    []byte // without the options for cluster DNS; it may be that of wireQuery
+	named    []byte // with the caller; empty until it is needed
+	notify   []byte // with the request for notification as well; empty until it is needed
+	buf      []byte // of plain
+	opt      int    // offset of the OPT record of plain, 0 without one
+	list     []byte // the client's search list
+	extends  bool   // cluster DNS gets options
 	addedOPT bool   // to named and notify; plain has none
 	searches bool   // named has the client's search list
 	alone    bool   // a zone transfer, which needs its own connection
@@ -41,11 +45,11 @@ func (x *exchange) setMessage(state *request.Request) error {
 		out = withExtra(out, out.Extra)
 		out.Compress = false
 	}
-	packed, err := out.PackBuffer(x.plain[:cap(x.plain)])
+	packed, err := out.PackBuffer(x.buf[:cap(x.buf)])
 	if err != nil {
 		return fmt.Errorf("pack the query: %w", err)
 	}
-	x.plain = packed
+	x.plain, x.buf = packed, packed
 	if !x.hasOptions() || x.signed {
 		return nil
 	}
@@ -67,7 +71,7 @@ func isUnusual(r *dns.Msg) bool {
 		len(r.Answer)+len(r.Ns) > 0 || len(r.Extra) > 1 || len(r.Extra) == 1 && r.Extra[0].Header().Rrtype != dns.TypeOPT
 }
 
-// setQuery sets an ordinary query. Its options are for one hop.
+// setQuery sets an ordinary query. Its options are for one hop. Without any it is not copied.
 func (x *exchange) setQuery(q *answers.Query, packed []byte) {
 	end := wire.HeaderLen + q.NameLen + wire.TypeClassLen
 	opt := 0
@@ -75,8 +79,9 @@ func (x *exchange) setQuery(q *answers.Query, packed []byte) {
 		opt = end
 		end += wire.OPTLen
 	}
-	x.plain = append(x.plain[:0], packed[:end]...)
-	if q.EDNS {
+	if x.plain = packed[:end:end]; len(packed) > end {
+		x.buf = append(x.buf[:0], x.plain...)
+		x.plain = x.buf
 		clear(x.plain[end-2:]) // the length of the options
 	}
 	if !x.hasOptions() {
@@ -92,23 +97,31 @@ func (x *exchange) setQuery(q *answers.Query, packed []byte) {
 // hasOptions reports whether the query gets options for cluster DNS.
 func (x *exchange) hasOptions() bool { return x.f.caller != nil || x.f.coherent }
 
-// addOptions sets the queries for cluster DNS: with the caller, and with the client's search list if cluster DNS may try it;
-// and with the request for notification as well. The options are added to the OPT record at an offset of the plain query, or
-// to a new one if that is 0. The plain query has no compressed names behind it.
+// addOptions makes cluster DNS get the caller, the client's search list if cluster DNS may try it, and a request for notification.
+// The options are added to the OPT record at an offset of the plain query, or to a new one if that is 0. The plain query has no
+// compressed names behind it.
 func (x *exchange) addOptions(opt int, name string, list []byte) {
-	if x.f.caller != nil {
-		if list != nil {
-			x.searches = x.f.mayTry(name, list)
-		}
-		x.named = x.withOptions(x.named[:0], opt, list, false)
-		if len(x.named) == 0 {
-			x.searches = false
-		}
+	x.opt, x.list, x.extends, x.addedOPT = opt, list, true, opt == 0
+	x.searches = x.f.caller != nil && list != nil && x.f.mayTry(name, list)
+}
+
+// queryFor returns the query of an attempt, over UDP or another transport.
+func (x *exchange) queryFor(a *attempt, overUDP bool) []byte {
+	query := &x.named
+	notify := x.f.coherent && !x.alone && !overUDP && a.to.notifies()
+	switch {
+	case !x.extends || a.refused || a.to.unnamed.Load() || x.f.caller == nil && !notify:
+		return x.plain
+	case notify:
+		query = &x.notify
 	}
-	if x.f.coherent && !x.alone && slices.ContainsFunc(x.all, (*upstream).notifies) {
-		x.notify = x.withOptions(x.notify[:0], opt, list, true)
+	if len(*query) == 0 {
+		*query = x.withOptions((*query)[:0], notify)
 	}
-	x.addedOPT = opt == 0 && len(x.named)+len(x.notify) > 0
+	if len(*query) == 0 {
+		return x.plain // it has no room for options
+	}
+	return *query
 }
 
 // notifyOption is the option that requests notification.
@@ -116,8 +129,8 @@ var notifyOption = []byte{dso.OptionCode >> 8, dso.OptionCode & 0xff, 0, 0}
 
 // withOptions appends the query with the options for cluster DNS to b, which is empty; see addOptions. It returns an empty
 // one if the query has no room for them.
-func (x *exchange) withOptions(b []byte, opt int, list []byte, notify bool) []byte {
-	end := len(x.plain)
+func (x *exchange) withOptions(b []byte, notify bool) []byte {
+	opt, end := x.opt, len(x.plain)
 	if opt == 0 {
 		b = append(b, x.plain...)
 		binary.BigEndian.PutUint16(b[wire.ARCountAt:], binary.BigEndian.Uint16(b[wire.ARCountAt:])+1)
@@ -130,7 +143,7 @@ func (x *exchange) withOptions(b []byte, opt int, list []byte, notify bool) []by
 	before := len(b)
 	b = append(b, x.f.caller...)
 	if x.searches {
-		b = searchlist.AppendOption(b, list)
+		b = searchlist.AppendOption(b, x.list)
 	}
 	if notify {
 		b = append(b, notifyOption...)
