@@ -45,6 +45,7 @@ const (
 	namespaceFile = "plugin/kubernetes/index/namespaces.go"
 	nodeFile      = "plugin/kubernetes/index/nodes.go"
 	kernelFolder  = "plugin/fastpath/kernel"
+	wireFolder    = "plugin/internal/wire"
 	copiesFile    = kernelFolder + "/copies_linux.go"
 	listenersFile = kernelFolder + "/listeners_linux.go"
 )
@@ -185,7 +186,7 @@ func late(ms int) edit {
 // TestMutants checks that the sources have the text of each mutation.
 func TestMutants(t *testing.T) {
 	all := slices.Clone(mutations)
-	for _, m := range kernelMutations {
+	for _, m := range packageMutations {
 		all = append(all, mutation{name: m.name, edits: m.edits})
 	}
 	for _, m := range all {
@@ -243,14 +244,60 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// kernelMutations are defects of the answers in the kernel that tests of their packages find: with them, the answers of a
-// history are right, or older than they should be by less than the history can tell.
-var kernelMutations = []struct {
+// packageMutations are defects that tests of their packages find: at least one of each package that a query goes through, and
+// those of the answers in the kernel with which the answers of a history are right, or older than they should be by less than the
+// history can tell.
+var packageMutations = []struct {
 	name   string
 	edits  []edit
 	folder string
 	test   string
 }{
+	{"compression pointers may point forwards", []edit{
+		replacement(wireFolder+"/name.go", "at < HeaderLen || at >= start", "at < HeaderLen || start < 0"),
+	}, wireFolder, "TestReplyNames"},
+	{"names are compared by case", []edit{
+		replacement(wireFolder+"/name.go", "Lower(c) != Lower(b[i])", "c != b[i]"),
+	}, wireFolder, "TestReply"},
+	{"the signature of an RRSIG record may be missing", []edit{
+		replacement(wireFolder+"/data.go", "(3 - len(b)%3) % 3, len(b) > 0", "(3 - len(b)%3) % 3, true"),
+	}, wireFolder, "TestData"},
+	{"the store evicts answers that are used", []edit{
+		replacement("plugin/internal/answers/evict.go", "e.credit.Load() <= 0 || rounds", "e.credit.Load() <= 99 || rounds"),
+	}, "plugin/internal/answers", "TestScanSparesUsedEntries"},
+	{"an answer for queries with DO is that for others", []edit{
+		replacement("plugin/internal/answers/query.go", "wire.Flag(q.DO, keyDO)|", ""),
+	}, "plugin/internal/answers", "TestAppendKey"},
+	{"NXDOMAIN without a SOA record is cached", []edit{
+		replacement("plugin/cache/classify.go", "\t\treturn soa\n", "\t\treturn soa || m != nil\n"),
+	}, "plugin/cache", "TestExamine"},
+	{"a denial has the greater TTL of its SOA record", []edit{
+		replacement("plugin/cache/records.go", "return min(ttl, binary", "return max(ttl, binary"),
+	}, "plugin/cache", "TestExamine"},
+	{"a reply for one subnet is stored for all clients", []edit{
+		replacement("plugin/cache/options.go", "o.scoped || len(data) > scope && data[scope] > 0", "o.scoped && len(data) > scope"),
+	}, "plugin/cache", "TestExamine"},
+	{"a query that was refused because of an option is not repeated without", []edit{
+		replacement("plugin/forward/caller.go", "\ta.refused = true\n", ""),
+	}, "plugin/forward", "TestCaller_Refused"},
+	{"a response code of failover is the client's", []edit{
+		replacement("plugin/forward/attempt.go", "slices.Contains(x.f.failover, m.Rcode) {", "slices.Contains(x.f.failover, m.Rcode) && m.Rcode < 0 {"),
+	}, "plugin/forward", "TestFailover"},
+	{"a reply to another question is accepted", []edit{
+		replacement("plugin/forward/transport/message.go", "\treturn WrongQuestion\n}\n\n// isRefusal", "\treturn \"\"\n}\n\n// isRefusal"),
+	}, "plugin/forward/transport", "TestCheck"},
+	{"a search list may be in upper case", []edit{
+		replacement("plugin/internal/searchlist/option.go", "end == 0 || wire.HasUpper(b[at:end])", "end == 0"),
+	}, "plugin/internal/searchlist", "TestParseSuffixes"},
+	{"a search does not end at a name with addresses of the other family", []edit{
+		replacement("plugin/internal/searchlist/candidates.go", "\tdns.TypeA:     {dns.TypeAAAA},\n", ""),
+	}, "plugin/internal/searchlist/expand", "TestWinner"},
+	{"endpoints of a headless Service are not filtered by the caller", []edit{
+		replacement("plugin/kubernetes/endpoints.go", "func (k *Kubernetes) policyOf(s *index.Service, n *objectName) (p topology.Policy) {\n", "func (k *Kubernetes) policyOf(s *index.Service, n *objectName) (p topology.Policy) {\n\tif n != nil {\n\t\treturn p\n\t}\n"),
+	}, "plugin/kubernetes", "TestSelected"},
+	{"an expired lease is renewed", []edit{
+		replacement("plugin/nodelocal/lease.go", "return l.held && now.Sub(l.renewed) >= rules.Lease-expiryTolerance", "return l.held && now.Sub(l.renewed) >= 99*rules.Lease"),
+	}, "plugin/nodelocal", "TestLease"},
 	{"the end of an entry does not end its copy", []edit{
 		replacement(copiesFile, "\tatomic.SwapUint32(&r.memory.Version, 0)\n", ""),
 	}, kernelFolder, "TestEnds/removed"},
@@ -277,17 +324,17 @@ var kernelMutations = []struct {
 	}, kernelFolder, "TestEnds/time_of_prefetch"},
 }
 
-// TestMutationsInKernel runs the test of each of kernelMutations, which has to fail.
-func TestMutationsInKernel(t *testing.T) {
+// TestMutationsOfPackages runs the test of each of packageMutations, which has to fail.
+func TestMutationsOfPackages(t *testing.T) {
 	if os.Getenv("NEARSIDE_MUTATIONS") == "" {
 		t.Skip("runs with NEARSIDE_MUTATIONS=1: make mutations")
 	}
-	if os.Geteuid() != 0 {
-		withoutKernel(t, "it needs root")
-		return
-	}
-	for _, m := range kernelMutations {
+	for _, m := range packageMutations {
 		t.Run(m.name, func(t *testing.T) {
+			if m.folder == kernelFolder && os.Geteuid() != 0 {
+				withoutKernel(t, "it needs root")
+				return
+			}
 			for _, tt := range []struct {
 				path string
 				want string

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -237,6 +238,39 @@ func TestLayouts(t *testing.T) {
 		}
 		if got := checkReply(t, new(Reply), b); got != want {
 			t.Errorf("%s is accepted: %t", text, got)
+		}
+	}
+}
+
+// TestData has data of records that are a byte too short, too long, or malformed. Package dns accepts some of them.
+func TestData(t *testing.T) {
+	const name = "\x01a\x00"
+	for _, tt := range []struct {
+		rrtype uint16
+		data   string
+		ok     bool
+	}{
+		{dns.TypeA, "\xc0\x00\x02\x01", true}, {dns.TypeA, "\xc0\x00\x02", false}, {dns.TypeA, "\xc0\x00\x02\x01\x00", false}, {dns.TypeA, "", false},
+		{dns.TypeAAAA, strings.Repeat("x", 16), true}, {dns.TypeAAAA, strings.Repeat("x", 15), false}, {dns.TypeAAAA, strings.Repeat("x", 17), false},
+		{dns.TypeCNAME, name, true}, {dns.TypeCNAME, name + "x", false}, {dns.TypeCNAME, "\x01a", false}, {dns.TypeCNAME, "", false},
+		{dns.TypeDNAME, name, true}, {dns.TypeDNAME, name + name, false},
+		{dns.TypeMX, "\x00\x0a" + name, true}, {dns.TypeMX, "\x00\x0a", false}, {dns.TypeMX, "\x00", false},
+		{dns.TypeSRV, "\x00\x01\x00\x02\x00\x03" + name, true}, {dns.TypeSRV, "\x00\x01\x00\x02\x00\x03", false}, {dns.TypeSRV, "\x00\x01\x00\x02\x00", false},
+		{dns.TypeSOA, name + name + strings.Repeat("x", 20), true}, {dns.TypeSOA, name + name + strings.Repeat("x", 19), false}, {dns.TypeSOA, name + strings.Repeat("x", 20), false},
+		{dns.TypeTXT, "\x01a\x00", true}, {dns.TypeTXT, "", false}, {dns.TypeTXT, "\x02a", false},
+		{dns.TypeCAA, "\x00\x05issuex", true}, {dns.TypeCAA, "\x00\x05issue", false}, {dns.TypeCAA, "\x00\x00x", false}, {dns.TypeCAA, "\x00\x01-x", false}, {dns.TypeCAA, "\x00", false},
+		{dns.TypeHTTPS, "\x00\x01\x00", true}, {dns.TypeHTTPS, "\x00\x01", false}, {dns.TypeHTTPS, "\x00\x01\x00\x00\x03\x00\x02\x01\xbb", true},
+		{dns.TypeHTTPS, "\x00\x01\x00\x00\x03\x00\x01\xbb", false}, {dns.TypeSVCB, "\x00\x01\x00\x00\x04\x00\x03abc", false},
+		{dns.TypeSVCB, "\x00\x01\x00\x00\x03\x00\x02\x01\xbb\x00\x03\x00\x02\x01\xbb", false}, {dns.TypeSVCB, "\x00\x01\x00\x00\x01\x00\x03\x02h2", true},
+		{dns.TypeDS, "\x00\x01\x08\x02x", true}, {dns.TypeDS, "\x00\x01\x08\x02", false},
+		{dns.TypeRRSIG, strings.Repeat("\x01", 18) + name + "x", true}, {dns.TypeRRSIG, strings.Repeat("\x01", 18) + name, false}, {dns.TypeRRSIG, strings.Repeat("\x01", 18), false},
+		{66, "", true}, {65280, "any", true}, {dns.TypeNAPTR, "any", false}, {dns.TypeTSIG, "any", false}, {dns.TypeANY, "any", false},
+	} {
+		b := []byte("\x00\x01\x80\x00\x00\x01\x00\x01\x00\x00\x00\x00\x01b\x00\x00\x01\x00\x01\xc0\x0c")
+		b = append(binary.BigEndian.AppendUint16(b, tt.rrtype), 0, 1, 0, 0, 0, 60)
+		b = append(binary.BigEndian.AppendUint16(b, uint16(len(tt.data))), tt.data...) // #nosec G115 -- short
+		if ok := checkReply(t, new(Reply), b); ok != tt.ok {
+			t.Errorf("%s with data %q is accepted: %t", dns.Type(tt.rrtype), tt.data, ok)
 		}
 	}
 }
