@@ -31,6 +31,7 @@ var forbidden = map[string][]string{
 	"plugin/kubernetes/source/manifests": {"k8s.io/client-go", "github.com/coredns/coredns/core"},
 	"plugin/kubernetes/source/apiserver": {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
 	"plugin/kubernetes/source/settings":  {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
+	"plugin/internal/explain/endpoint":   {"k8s.io/", "github.com/coredns/coredns/core"},
 	"plugin/internal/exposed":            {"k8s.io/", "github.com/coredns/", "github.com/prometheus/"},
 	"plugin/k8s_external":                {"k8s.io/", "github.com/coredns/coredns/plugin/kubernetes"},
 	"plugin/dnssec":                      {"k8s.io/", "github.com/aws/"},

@@ -13,6 +13,8 @@ import (
 
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/coredns/coredns/plugin/pkg/reuseport"
+
+	"github.com/nearside-dns/nearside/plugin/internal/explain/endpoint"
 )
 
 const pluginName = "health"
@@ -43,7 +45,7 @@ func (s *server) start() error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, http.StatusText(http.StatusOK)) })
-	mux.HandleFunc("GET /explain", serveExplain)
+	mux.HandleFunc("GET /explain", endpoint.Serve)
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
 	server := &http.Server{
@@ -128,7 +130,7 @@ func (s *server) probe(ctx context.Context) {
 func localOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if refusal := refusalOf(r); r.URL.Path != "/health" && refusal != "" {
-			w.Header().Set(explainHeader, "1")
+			w.Header().Set(endpoint.Header, "1")
 			http.Error(w, "only for processes of this machine: "+refusal, http.StatusForbidden)
 			return
 		}

@@ -22,7 +22,7 @@ import (
 // timeout bounds the time for the explanation.
 const timeout = 30 * time.Second
 
-// header is that of requests for explanations and of their responses, as directive health has it.
+// header is that of requests for explanations and of their responses, as package endpoint of the plugins has it.
 const header = "Nearside-Explain"
 
 // options are the name and the flags.

@@ -1,4 +1,6 @@
-package health
+// Package endpoint is the HTTP handler of /explain: input is the question of a request, output the explanations of the candidates that
+// the client's resolver would query. It limits explanations in time and number, and restricts no clients.
+package endpoint
 
 import (
 	"cmp"
@@ -13,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
@@ -21,31 +24,34 @@ import (
 )
 
 const (
-	// explainTimeout bounds the time of an explanation, with the queries of all candidates.
-	explainTimeout = 20 * time.Second
+	// timeout bounds the time of an explanation, with the queries of all candidates, and writeTimeout that of the response.
+	timeout      = 20 * time.Second
+	writeTimeout = 5 * time.Second
 	// maxSuffixes limits the search list of a request, as glibc and Kubernetes do.
 	maxSuffixes = 32
 	// unknownNdots stands for the option ndots of the client's resolver.
 	unknownNdots = -1
-	// explainHeader is the header that requests must have, which a web page cannot set for another site; the responses have it, too.
+	// Header is the header that requests must have, which a web page cannot set for another site; the responses have it, too.
 	// The subcommand explain has the same constant.
-	explainHeader = "Nearside-Explain"
+	Header = "Nearside-Explain"
 )
+
+var log = clog.NewWithPlugin("health") // the directive that serves it
 
 // explaining has a place for each explanation at a time.
 var explaining = make(chan struct{}, 2)
 
-// serveExplain answers a request with the explanations of a question: those of the name itself, or those of the candidates that the
+// Serve answers a request with the explanations of a question: those of the name itself, or those of the candidates that the
 // client's resolver would query until one has data.
-func serveExplain(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set(explainHeader, "1")
+func Serve(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set(Header, "1")
 	server := explain.Registered()
 	if server == nil {
 		http.Error(w, "this program explains no queries", http.StatusNotImplemented)
 		return
 	}
-	if r.Header.Get(explainHeader) == "" {
-		http.Error(w, "the request lacks the header "+explainHeader+": 1", http.StatusForbidden)
+	if r.Header.Get(Header) == "" {
+		http.Error(w, "the request lacks the header "+Header+": 1", http.StatusForbidden)
 		return
 	}
 	q, err := parseQuestion(r.URL.Query())
@@ -61,11 +67,11 @@ func serveExplain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// The deadlines of the server end before; that for reading would cancel the request.
-	deadline, control := time.Now().Add(explainTimeout+ioTimeout), http.NewResponseController(w)
+	deadline, control := time.Now().Add(timeout+writeTimeout), http.NewResponseController(w)
 	if err := errors.Join(control.SetReadDeadline(deadline), control.SetWriteDeadline(deadline)); err != nil {
-		log.Debugf("The deadlines of an explanation are those of /health: %v", err)
+		log.Debugf("The deadlines of an explanation are those of the server: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), explainTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 	report, err := q.explain(ctx, server)
 	if err != nil {
@@ -238,7 +244,7 @@ func (q question) explain(ctx context.Context, server explain.Server) (*report, 
 // whyCut describes the end of the context of an explanation.
 func whyCut(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Sprintf("an explanation takes at most %s", explainTimeout)
+		return fmt.Sprintf("an explanation takes at most %s", timeout)
 	}
 	return "the program ends or reloads its configuration"
 }
