@@ -83,7 +83,7 @@ func readReply(m *wire.Reply, reply []byte) bool {
 		return true
 	}
 	message := new(dns.Msg)
-	return message.Unpack(reply) == nil && readMessage(m, message)
+	return message.Unpack(reply) == nil && len(message.Question) == 1 && new(clientQuery).readMessage(m, message)
 }
 
 // checkRead asserts that a reply is judged and stored as by package dns. It reports whether the reply is stored without being

@@ -142,13 +142,13 @@ func (c *Cache) failure(q *clientQuery, code int, err error) result {
 func (c *Cache) storedResult(q *clientQuery, m *dns.Msg, recorded *answers.Recorded, code int, wildcard string, refresh bool) result {
 	packed := wire.NewReply()
 	defer packed.Release()
-	if !readMessage(packed, m) { // for its client only
-		q.counters.drops.Inc()
+	scoped := hasScope(m)
+	if !q.readMessage(packed, m) { // package dns cannot pack it for clients either
 		m.Extra = dropOPT(m.Extra)
 		return result{reply: m, code: code, forAll: recorded.ForAll(), properties: &recorded.Properties, private: recorded.ByGeneration() || !recorded.ForAll()}
 	}
 	r := c.examine(q, packed, &recorded.Properties, recorded.Voucher)
-	r.forAll = r.forAll && recorded.ForAll()
+	r.matches, r.forAll = r.matches && len(m.Question) == 1, recorded.ForAll() && !scoped
 	r.refresh, r.wildcard = refresh, wildcard
 	show(m, packed)
 	entry := c.storeReply(&r, m)
@@ -165,12 +165,18 @@ func (c *Cache) resultOf(r *upstreamReply, code int, entry *answers.Entry) resul
 	}
 }
 
-// readMessage reads a reply of the plugin chain. It returns false for one that cannot be packed, or without exactly one question.
-func readMessage(m *wire.Reply, message *dns.Msg) bool {
-	compress := message.Compress
-	defer func() { message.Compress = compress }()
-	message.Compress = false
-	b, err := message.Pack()
+// readMessage reads a reply of the plugin chain, with the question of the query if it has not exactly one. It returns false for one
+// that cannot be packed.
+func (q *clientQuery) readMessage(m *wire.Reply, message *dns.Msg) bool {
+	plain := *message
+	plain.Compress, plain.Extra = false, dropOPT(slices.Clone(message.Extra))
+	if opt := storedOptions(message); opt != nil {
+		plain.Extra = append(plain.Extra, opt)
+	}
+	if len(plain.Question) != 1 {
+		plain.Question = q.message().Question
+	}
+	b, err := plain.Pack()
 	return err == nil && m.ReadPlain(b)
 }
 
@@ -199,7 +205,7 @@ func (c *Cache) examine(q *clientQuery, m *wire.Reply, properties *answers.Prope
 		class = response.OtherError
 	}
 	r := upstreamReply{
-		Reply: m, query: q, matches: q.matches(m), cacheable: cacheable(m, class, answered), forAll: !o.scoped,
+		Reply: m, query: q, matches: q.matches(m), cacheable: cacheable(m, class, answered), forAll: true,
 		options: o.clone(), nameAlone: q.Search != nil && !o.tried,
 		facts: facts{class: class, positive: class == response.NoError && answered, properties: properties, voucher: v},
 	}

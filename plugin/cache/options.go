@@ -21,6 +21,46 @@ const (
 	maxErrorText = 255 // bytes
 )
 
+// hasScope reports whether a reply is only for clients of a subnet (RFC 7871 section 7.3). A plugin behind the cache may
+// have added the subnet to the query.
+func hasScope(m *dns.Msg) bool {
+	opt := m.IsEdns0()
+	return opt != nil && slices.ContainsFunc(opt.Option, func(o dns.EDNS0) bool {
+		subnet, ok := o.(*dns.EDNS0_SUBNET)
+		return ok && subnet.SourceScope > 0
+	})
+}
+
+// storedOptions returns an OPT record with the options of a reply that readOptions reads, nil if there is no OPT record and none is
+// needed: package dns cannot pack all options of plugins.
+func storedOptions(m *dns.Msg) *dns.OPT {
+	var stored *dns.OPT
+	for _, rr := range m.Extra {
+		opt, ok := rr.(*dns.OPT)
+		if !ok {
+			continue
+		}
+		if stored == nil {
+			stored = optWith(nil)
+		}
+		stored.Hdr.Ttl = opt.Hdr.Ttl
+		for _, option := range opt.Option {
+			switch o := option.(type) {
+			case *dns.EDNS0_EDE:
+				stored.Option = append(stored.Option, o)
+			case *dns.EDNS0_LOCAL:
+				if o.Code == searchlist.OptionCode {
+					stored.Option = append(stored.Option, o)
+				}
+			}
+		}
+	}
+	if stored == nil && m.Rcode > wire.MaxRcode {
+		stored = optWith(nil)
+	}
+	return stored
+}
+
 // maxSearchOption is the maximum length of a search list's option in bytes.
 const maxSearchOption = wire.OptionLen + searchlist.MaxOption
 
@@ -29,7 +69,6 @@ type replyOptions struct {
 	packed    []byte // that are stored: extended errors, and in reply to a query with a search list the option of package searchlist
 	tried     bool   // the upstream has tried the search list of the query
 	allDenied bool   // no candidate of the list has data
-	scoped    bool   // the reply is only for clients of a subnet (RFC 7871 section 7.3): a plugin behind the cache may have added it
 }
 
 // clone returns the stored options, nil for none.
@@ -43,7 +82,6 @@ func (o *replyOptions) clone() []byte {
 // readOptions reads the options of a reply. It appends those that are stored to dst, which has room for them. search are the data of
 // the query's search list, nil without one. It returns false for an invalid reply to the search list.
 func readOptions(dst, options, search []byte) (o replyOptions, valid bool) {
-	const scope = 3 // offset in a client subnet, RFC 7871 section 6
 	errors := 0
 	valid = true
 	for len(options) > 0 {
@@ -52,12 +90,10 @@ func readOptions(dst, options, search []byte) (o replyOptions, valid bool) {
 			break
 		}
 		switch {
-		case code == dns.EDNS0EDE:
+		case code == dns.EDNS0EDE && len(data) >= 2:
 			if errors++; errors <= maxErrors {
 				dst = appendError(dst, data)
 			}
-		case code == dns.EDNS0SUBNET:
-			o.scoped = o.scoped || len(data) > scope && data[scope] > 0
 		case code == searchlist.OptionCode && search != nil:
 			valid = valid && !o.tried && searchlist.ValidReply(data, search)
 			o.tried, o.allDenied = true, len(data) == 0

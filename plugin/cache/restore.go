@@ -154,15 +154,15 @@ func (c *Cache) mayRestore(q *answers.Query, key []byte) bool {
 
 // entryOfReply returns the entry for a reply as if an upstream had sent it now, nil for a reply that is no answer or denial.
 func (c *Cache) entryOfReply(q *answers.Query, packed, key, reply []byte) *answers.Entry {
-	m := wire.NewReply()
+	m, cq := wire.NewReply(), &clientQuery{Query: *q, packed: packed, key: key}
 	defer m.Release()
 	if !m.Parse(reply) {
 		message, err := answers.Unpack(reply)
-		if err != nil || !readMessage(m, message) {
+		if err != nil || hasScope(message) || len(message.Question) != 1 || !cq.readMessage(m, message) {
 			return nil
 		}
 	}
-	r := c.examine(&clientQuery{Query: *q, packed: packed, key: key}, m, &noProperties, nil)
+	r := c.examine(cq, m, &noProperties, nil)
 	if !r.matches || !isAnswer(r.class) || r.lifetime <= 0 {
 		return nil
 	}

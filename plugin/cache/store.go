@@ -17,7 +17,7 @@ import (
 type upstreamReply struct {
 	facts
 	*wire.Reply              // with the TTLs that clients see
-	query       *clientQuery // to which it was received
+	query       *clientQuery // that it answers
 	matches     bool         // its question is that of the query
 	cacheable   bool         // its class may be cached
 	forAll      bool         // all callers get the same reply

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"bytes"
 	"math"
 	"time"
 
@@ -86,14 +87,14 @@ func (k *kindOptions) setTTLs(m *wire.Reply, records []wire.Record, limit uint32
 }
 
 func sameSet(m *wire.Reply, a, b wire.Record) bool {
-	if a.Type == dns.TypeRRSIG && b.Type == dns.TypeRRSIG && coveredType(m, a) != coveredType(m, b) { // RFC 4034 section 3
+	if a.Type == dns.TypeRRSIG && b.Type == dns.TypeRRSIG && !bytes.Equal(coveredType(m, a), coveredType(m, b)) { // RFC 4034 section 3
 		return false
 	}
 	return a.Type == b.Type && m.ClassOf(a) == m.ClassOf(b) && wire.EqualNames(m.Owner(a), m.Owner(b))
 }
 
 // coveredType returns the type that a signature covers, RFC 4034 section 3.1.1.
-func coveredType(m *wire.Reply, signature wire.Record) string {
+func coveredType(m *wire.Reply, signature wire.Record) []byte {
 	data := m.Data(signature)
-	return string(data[:min(2, len(data))])
+	return data[:min(2, len(data))]
 }

@@ -185,13 +185,16 @@ func (x *exchange) evaluate(a *attempt, overUDP bool, now time.Time) bool {
 		x.from = u
 		return true
 	}
-	if x.from == nil || !x.reserved.truncated() { // a truncated answer at least shows that there are records
+	better := x.from == nil || !x.reserved.truncated() // a truncated answer at least shows that there are records
+	if better {
 		x.reserve(u)
 	}
 	if x.waits() {
 		return false
 	}
-	x.useReserved()
+	if !better {
+		x.useReserved()
+	}
 	return true
 }
 

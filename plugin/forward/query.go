@@ -23,7 +23,7 @@ type queries struct {
 	opt      int    // offset of the OPT record of plain, 0 without one
 	list     []byte // the client's search list
 	extends  bool   // cluster DNS gets options
-	addedOPT bool   // to named and notify; plain has none
+	addedOPT bool   // named and notify have an OPT record that plain has not
 	searches bool   // named has the client's search list
 	alone    bool   // a zone transfer, which needs its own connection
 	unusual  bool   // see isUnusual

@@ -24,7 +24,7 @@ type message struct {
 	voucher     *coherence.Voucher // of the session over which it was received, or nil
 }
 
-// read parses a reply that is known to be valid.
+// read parses a reply that is known to be valid, and sets the response code of any other.
 func (m *message) read(b []byte) bool {
 	if m.Reply == nil {
 		m.Reply = wire.NewReply()

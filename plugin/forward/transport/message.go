@@ -78,7 +78,7 @@ func optionOf(message []byte, code uint16) (data []byte, ok bool) {
 	}
 	for r := wire.Records(message); r.Next(); {
 		if r.Type == typeOPT && r.Section == wire.Additional {
-			return wire.FindOption(message[r.Data:r.Record.End], code)
+			return wire.FindOption(message[r.Data:r.End], code)
 		}
 	}
 	return nil, false

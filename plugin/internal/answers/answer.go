@@ -175,7 +175,7 @@ func (s *addressRun) add(b []byte, r wire.Record) {
 			s.count++
 			return
 		}
-		*s = addressRun{first: r.Data, stride: uint16(stride), size: uint8(size), count: 1} // #nosec G115
+		*s = addressRun{first: uint16(r.Data), stride: uint16(stride), size: uint8(size), count: 1} // #nosec G115
 		return
 	}
 	*s = addressRun{}

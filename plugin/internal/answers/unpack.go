@@ -46,7 +46,7 @@ func maskUnreadable(b []byte) (masked []byte, types map[int]uint16, ok bool) {
 		switch length := r.End - r.Data; {
 		case r.Type == dns.TypeOPT && length >= wire.OptionLen: // one option of any data
 			binary.BigEndian.PutUint16(masked[r.Data:], dns.EDNS0LOCALSTART)
-			binary.BigEndian.PutUint16(masked[r.Data+2:], length-wire.OptionLen)
+			binary.BigEndian.PutUint16(masked[r.Data+2:], uint16(length-wire.OptionLen)) // #nosec G115 -- at most 16 bits
 		case mayBeOpaque(r.Type):
 			binary.BigEndian.PutUint16(masked[r.TTLAt()-4:], dns.TypeReserved)
 		default:

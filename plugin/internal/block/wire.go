@@ -90,9 +90,9 @@ type Exchanger interface {
 // Receiver receives the reply of an Exchanger.
 type Receiver interface {
 	// Receive is called once, before Exchange returns or later, from any goroutine. The reply is a complete message that
-	// answers the question, with any id, without options for one hop. It is valid until Receive returns. Without a reply,
-	// code and err are what ServeDNS of the plugin would return. The voucher is that of the session over which the reply was
-	// received, or nil. The batch belongs to the calling goroutine.
+	// answers the question, with any id, without options for one hop. It is valid until Receive returns, which may change it.
+	// Without a reply, code and err are what ServeDNS of the plugin would return. The voucher is that of the session over which
+	// the reply was received, or nil. The batch belongs to the calling goroutine.
 	Receive(b *batch.Batch, reply *wire.Reply, v *coherence.Voucher, code int, err error)
 }
 

@@ -75,7 +75,7 @@ func (r *Reply) compressRecord(x Record) bool {
 	r.compressed = append(r.compressed, r.plain[at:x.End]...)
 	end := len(r.compressed)
 	binary.BigEndian.PutUint16(r.compressed[data-2:], uint16(end-data))                                         // #nosec G115 -- up to maxPlain
-	r.compressedRecords = append(r.compressedRecords, Record{x.Type, uint16(owner), uint16(data), uint16(end)}) // #nosec G115
+	r.compressedRecords = append(r.compressedRecords, Record{x.Type, uint32(owner), uint32(data), uint32(end)}) // #nosec G115
 	return true
 }
 

@@ -7,21 +7,24 @@ import (
 
 // Types of records, RFC 1035 section 3.2.2 and the registry of the IANA.
 const (
-	typeA     = 1
-	typeNS    = 2
-	typeCNAME = 5
-	typeSOA   = 6
-	typePTR   = 12
-	typeMX    = 15
-	typeTXT   = 16
-	typeAAAA  = 28
-	typeSRV   = 33
-	typeDNAME = 39
-	typeDS    = 43
-	typeRRSIG = 46
-	typeSVCB  = 64
-	typeHTTPS = 65
-	typeCAA   = 257
+	typeA      = 1
+	typeNS     = 2
+	typeCNAME  = 5
+	typeSOA    = 6
+	typePTR    = 12
+	typeMX     = 15
+	typeTXT    = 16
+	typeAAAA   = 28
+	typeSRV    = 33
+	typeDNAME  = 39
+	typeDS     = 43
+	typeSSHFP  = 44
+	typeRRSIG  = 46
+	typeDNSKEY = 48
+	typeTLSA   = 52
+	typeSVCB   = 64
+	typeHTTPS  = 65
+	typeCAA    = 257
 )
 
 // layout is the form of the data of a type of record: bytes, names, and a tail.
@@ -61,7 +64,13 @@ func layoutOf(rrtype uint16) layout {
 	case typeDS:
 		return layout{head: 4, check: anyTail}
 	case typeRRSIG:
-		return layout{head: 18, names: 1, check: checkSignature}
+		return layout{head: 18, names: 1, check: checkBase64}
+	case typeDNSKEY:
+		return layout{head: 4, check: checkBase64}
+	case typeSSHFP:
+		return layout{head: 2, check: anyTail}
+	case typeTLSA:
+		return layout{head: 3, check: anyTail}
 	}
 	if isOpaque(rrtype) {
 		return layout{opaque: true, check: anyBytes}
@@ -92,8 +101,9 @@ func lengthA(b []byte) (int, bool)    { return 0, len(b) == 4 }
 func lengthAAAA(b []byte) (int, bool) { return 0, len(b) == 16 }
 func lengthSOA(b []byte) (int, bool)  { return 0, len(b) == 20 }
 
-// checkSignature checks the signature of an RRSIG record, RFC 4034 section 3.1. dns.Msg.Len counts whole groups of three bytes.
-func checkSignature(b []byte) (excess int, ok bool) { return (3 - len(b)%3) % 3, len(b) > 0 }
+// checkBase64 checks the signature of an RRSIG record or the key of a DNSKEY record, RFC 4034 sections 2.1 and 3.1. dns.Msg.Len
+// counts whole groups of three bytes.
+func checkBase64(b []byte) (excess int, ok bool) { return (3 - len(b)%3) % 3, len(b) > 0 }
 
 // checkStrings checks the character strings of a TXT record, RFC 1035 section 3.3.14. dns.Msg.Len counts them in
 // presentation form.
@@ -129,7 +139,7 @@ func checkCAA(b []byte) (excess int, ok bool) {
 		return 0, false
 	}
 	for _, c := range b[1:n] {
-		if Lower(c)-'a' >= 26 && c-'0' >= 10 {
+		if lower(c)-'a' >= 26 && c-'0' >= 10 {
 			return 0, false
 		}
 	}

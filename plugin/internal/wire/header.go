@@ -20,7 +20,6 @@ const (
 	RcodeAt   = 3
 	QDCountAt = 4
 	ANCountAt = 6
-	NSCountAt = 8
 	ARCountAt = 10
 )
 

@@ -57,10 +57,10 @@ func SkipName(b []byte, at int) int {
 	}
 }
 
-// AppendName appends the name at an offset of a message to dst, without compression, and returns the offset behind the name in
+// appendName appends the name at an offset of a message to dst, without compression, and returns the offset behind the name in
 // the message, 0 if it is malformed. The name ends before the offset limit. Each pointer refers to a prior name behind the header
 // (RFC 1035 section 4.1.4); package dns accepts others.
-func AppendName(dst, b []byte, at, limit int) (name []byte, end int) {
+func appendName(dst, b []byte, at, limit int) (name []byte, end int) {
 	room := MaxName
 	for start, pointers := at, 0; ; {
 		last := labelsEnd(b[:limit], at, room)
@@ -107,15 +107,15 @@ func EqualNames(a, b []byte) bool {
 		return false
 	}
 	for i, c := range a {
-		if Lower(c) != Lower(b[i]) {
+		if lower(c) != lower(b[i]) {
 			return false
 		}
 	}
 	return true
 }
 
-// Lower returns a letter in lower case, and other bytes unchanged, such as the length of a label, which is below 'A'.
-func Lower(c byte) byte {
+// lower returns a letter in lower case, and other bytes unchanged, such as the length of a label, which is below 'A'.
+func lower(c byte) byte {
 	if c-'A' < 26 {
 		return c + ('a' - 'A')
 	}
@@ -125,7 +125,7 @@ func Lower(c byte) byte {
 // LowerName changes a name to lower case.
 func LowerName(name []byte) {
 	for i, c := range name {
-		name[i] = Lower(c)
+		name[i] = lower(c)
 	}
 }
 
@@ -147,8 +147,8 @@ func HasUpper(name []byte) bool {
 	return false
 }
 
-// IsPlain reports whether the presentation form of a valid name has no escapes.
-func IsPlain(name []byte) bool {
+// isPlain reports whether the presentation form of a valid name has no escapes.
+func isPlain(name []byte) bool {
 	for name[0] != 0 {
 		next := 1 + int(name[0])
 		for _, c := range name[1:next] {

@@ -8,10 +8,11 @@ const typeOPT = 41
 // classIN is the class of the Internet, RFC 1035 section 3.2.4.
 const classIN = 1
 
-// Record has the offsets of the parts of a resource record in its message, RFC 1035 section 4.1.3.
+// Record has the offsets of the parts of a resource record in its message, RFC 1035 section 4.1.3. A message without compression of
+// names may be longer than MaxMessage.
 type Record struct {
 	Type             uint16
-	Owner, Data, End uint16
+	Owner, Data, End uint32
 }
 
 // TTLAt returns the offset of the TTL.
@@ -24,10 +25,10 @@ func ReadRecord(b []byte, at int) (r Record, ok bool) {
 		return r, false
 	}
 	end := data + RecordLen + int(binary.BigEndian.Uint16(b[data+8:]))
-	if end > min(len(b), MaxMessage) {
+	if end > len(b) {
 		return r, false
 	}
-	return Record{binary.BigEndian.Uint16(b[data:]), uint16(at), uint16(data + RecordLen), uint16(end)}, true // #nosec G115 -- up to MaxMessage
+	return Record{binary.BigEndian.Uint16(b[data:]), uint32(at), uint32(data + RecordLen), uint32(end)}, true // #nosec G115 -- within the message
 }
 
 // Reader reads the records of a message one after the other. Their data are not examined.

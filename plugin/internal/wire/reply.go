@@ -9,15 +9,16 @@ import (
 const maxPlain = 1<<14 - 1
 
 // Reply is a parsed reply: the message as it was received, and the same without compression of names and without the OPT
-// record. The zero value is ready for Parse, and may be used again. Names and data are slices of the Reply, valid until the next
-// call of Parse.
+// record. The zero value is ready for Parse, and may be used again. Names and data are slices of the Reply, valid until it is used
+// again.
 type Reply struct {
 	// Message is the message, which Parse does not copy.
 	Message []byte
 	// Rcode is the response code, with the upper bits of an OPT record (RFC 6891 section 6.1.3).
 	Rcode int
 	OPT   OPT
-	// Ordinary reports that Parse has accepted the message. All below is valid for such a message, and for one of ReadPlain.
+	// Ordinary reports that Parse has accepted the message. Only such a message has the facts below. ReadPlain sets Plain for others
+	// as well.
 	Ordinary bool
 	// Escapes reports that the presentation form of a name has escapes.
 	Escapes bool
@@ -117,8 +118,8 @@ func (r *Reply) Parse(b []byte) bool {
 	return r.Ordinary
 }
 
-// Read reads a reply that package dns has accepted, with one question: all but the parts of an Ordinary one. It returns false for
-// a message with trailing bytes.
+// Read sets Message, Rcode and OPT for a reply that package dns has accepted, with one question. All else is that of an earlier
+// message. It returns false for a message with trailing bytes.
 func (r *Reply) Read(b []byte) (ok bool) {
 	r.Message, r.Ordinary, r.Rcode = b, false, int(b[RcodeAt]&RcodeMask)
 	if r.OPT, ok = FindOPT(b); r.OPT.At > 0 {
@@ -150,7 +151,7 @@ func (r *Reply) ReadPlain(b []byte) bool {
 			addCount(r.plain, Additional, -1)
 			continue
 		}
-		moved := x.Owner - uint16(at) // #nosec G115 -- an offset in the message, which is not shorter
+		moved := x.Owner - uint32(at) // #nosec G115 -- an offset in the message, which is not shorter
 		r.plain = append(r.plain, b[x.Owner:x.End]...)
 		x.Owner, x.Data, x.End = x.Owner-moved, x.Data-moved, x.End-moved
 		if owner := r.Owner(x); EqualNames(owner, r.Name()) {
@@ -173,7 +174,7 @@ func (r *Reply) ParseRenamed(plain, name []byte) bool {
 
 // parseRecord parses the record at an offset, and returns its end.
 func (r *Reply) parseRecord(b []byte, at int, s Section) (end int, ok bool) {
-	x := Record{Owner: uint16(len(r.plain))} // #nosec G115 -- up to maxPlain
+	x := Record{Owner: uint32(len(r.plain))} // #nosec G115 -- up to maxPlain
 	owner := at
 	if at, ok = r.appendName(b, at, len(b)); !ok || at+RecordLen > len(b) {
 		return 0, false
@@ -191,7 +192,7 @@ func (r *Reply) parseRecord(b []byte, at int, s Section) (end int, ok bool) {
 	if binary.BigEndian.Uint16(b[at+2:]) != classIN || !r.append(b[at:at+RecordLen]) {
 		return 0, false
 	}
-	x.Data = uint16(len(r.plain)) // #nosec G115
+	x.Data = uint32(len(r.plain)) // #nosec G115
 	if owner := r.Owner(x); EqualNames(owner, r.Name()) {
 		copy(owner, r.Name())
 	} else if HasUpper(owner) {
@@ -200,8 +201,8 @@ func (r *Reply) parseRecord(b []byte, at int, s Section) (end int, ok bool) {
 	if !r.appendData(b[:end], at+RecordLen, x.Type) {
 		return 0, false
 	}
-	x.End = uint16(len(r.plain))                                 // #nosec G115
-	binary.BigEndian.PutUint16(r.plain[x.Data-2:], x.End-x.Data) // without compression
+	x.End = uint32(len(r.plain))                                         // #nosec G115
+	binary.BigEndian.PutUint16(r.plain[x.Data-2:], uint16(x.End-x.Data)) // #nosec G115 -- without compression
 	r.records = append(r.records, x)
 	return end, true
 }
@@ -230,11 +231,11 @@ func (r *Reply) append(b []byte) bool {
 // appendName appends the name at an offset without compression, and returns the offset behind it.
 func (r *Reply) appendName(b []byte, at, limit int) (end int, ok bool) {
 	start := len(r.plain)
-	r.plain, end = AppendName(r.plain, b, at, limit)
+	r.plain, end = appendName(r.plain, b, at, limit)
 	if end == 0 || len(r.plain) > maxPlain {
 		return 0, false
 	}
-	r.Escapes = r.Escapes || !IsPlain(r.plain[start:])
+	r.Escapes = r.Escapes || !isPlain(r.plain[start:])
 	return end, true
 }
 
@@ -314,7 +315,7 @@ func (r *Reply) HasOption(is func(code uint16) bool) bool {
 	return false
 }
 
-// replies are reused: their buffers have up to 50 KB.
+// replies are reused.
 var replies = sync.Pool{New: func() any { return new(Reply) }}
 
 // NewReply returns a Reply for Parse.
@@ -322,6 +323,15 @@ func NewReply() *Reply { return replies.Get().(*Reply) }
 
 // Release ends the use of a Reply of NewReply.
 func (r *Reply) Release() {
+	if cap(r.plain)+cap(r.compressed) > maxSpare || cap(r.records) > maxRecords {
+		return // it is left to the garbage collector
+	}
 	r.Message = nil
 	replies.Put(r)
 }
+
+// Limits of the buffers of a Reply that is reused, in bytes and records: more than those of an ordinary one.
+const (
+	maxSpare   = 4 * maxPlain
+	maxRecords = 2 * maxPlain / (1 + RecordLen)
+)

@@ -18,7 +18,7 @@ var replyData = []string{
 	`TXT "one" "" "two"`, `TXT "\"\\ \000\255"`, `CAA 0 issue "ca.example"`, `CAA 0 issue "a\\b"`,
 	`HTTPS 1 . alpn="h2,h3" port=8443 ipv4hint=192.0.2.1 ech="YWJj" ipv6hint=2001:db8::1`, "HTTPS 0 %s", `SVCB 2 %s alpn="dot" dohpath="/q{?dns}"`,
 	"SVCB 1 . key65400=x", "DS 1 8 2 00ff", "RRSIG A 8 2 300 20300101000000 20200101000000 1 %s YWI=", "RRSIG MX 8 2 300 20300101000000 20200101000000 1 %s YWJj",
-	"TYPE65280 \\# 2 abcd", "TYPE66 \\# 0", "DNSKEY 257 3 8 YWJj", "RP %s %s", `HINFO "a" "b"`, "NSEC %s A RRSIG",
+	"TYPE65280 \\# 2 abcd", "TYPE66 \\# 0", "DNSKEY 257 3 8 YWJj", "TLSA 3 1 1 00ff", "SSHFP 4 2 00ff", "RP %s %s", `HINFO "a" "b"`, "NSEC %s A RRSIG",
 }
 
 // replyNames are names of records.
@@ -230,7 +230,7 @@ func TestLayouts(t *testing.T) {
 		}
 		want := true
 		switch rr.Header().Rrtype {
-		case dns.TypeDNSKEY, dns.TypeRP, dns.TypeHINFO, dns.TypeNSEC:
+		case dns.TypeRP, dns.TypeHINFO, dns.TypeNSEC:
 			want = false
 		}
 		if strings.Contains(text, "key65400") || strings.Contains(text, `a\\b`) { // which package dns packs in another form
@@ -264,6 +264,8 @@ func TestData(t *testing.T) {
 		{dns.TypeSVCB, "\x00\x01\x00\x00\x03\x00\x02\x01\xbb\x00\x03\x00\x02\x01\xbb", false}, {dns.TypeSVCB, "\x00\x01\x00\x00\x01\x00\x03\x02h2", true},
 		{dns.TypeDS, "\x00\x01\x08\x02x", true}, {dns.TypeDS, "\x00\x01\x08\x02", false},
 		{dns.TypeRRSIG, strings.Repeat("\x01", 18) + name + "x", true}, {dns.TypeRRSIG, strings.Repeat("\x01", 18) + name, false}, {dns.TypeRRSIG, strings.Repeat("\x01", 18), false},
+		{dns.TypeDNSKEY, "\x01\x01\x03\x08x", true}, {dns.TypeDNSKEY, "\x01\x01\x03\x08", false}, {dns.TypeTLSA, "\x03\x01\x01x", true}, {dns.TypeTLSA, "\x03\x01\x01", false},
+		{dns.TypeSSHFP, "\x04\x02x", true}, {dns.TypeSSHFP, "\x04\x02", false},
 		{66, "", true}, {65280, "any", true}, {dns.TypeNAPTR, "any", false}, {dns.TypeTSIG, "any", false}, {dns.TypeANY, "any", false},
 	} {
 		b := []byte("\x00\x01\x80\x00\x00\x01\x00\x01\x00\x00\x00\x00\x01b\x00\x00\x01\x00\x01\xc0\x0c")
