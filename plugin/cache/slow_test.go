@@ -351,29 +351,10 @@ func (c *Cache) slowStore(r *slowReply) *answers.Entry {
 	return e
 }
 
-// slowEntry returns the entry for a reply, nil if the reply may not be stored as the answer for all callers. It counts a
-// reply to another question, and stores one that is valid by generations alone.
+// slowEntry returns the entry for a reply of an upstream, nil if the reply may not be stored as the answer for all callers.
 func (c *Cache) slowEntry(r *slowReply) *answers.Entry {
-	storable := slowCacheable(r.msg, r.class) && r.lifetime > 0
-	matches := r.query.slowMatches(r.msg)
-	if storable && !matches {
-		r.query.counters.drops.Inc()
-		return nil
-	}
-	byGeneration := r.properties.ByGeneration()
-	if !r.query.RD && !byGeneration {
-		return nil // without RD a server may answer with a referral or a refusal, which is no reply to a query with RD
-	}
-	if !r.forAll {
-		c.removeShared(r.query.key)
-	}
-	if matches && r.slowForOnce() {
-		c.removeReplaced(r.query.key)
-	}
-	if !r.forAll || !storable || c.kinds[kindOf(r.class)].disabled.Contains(r.msg.Question[0].Name) {
-		if byGeneration && matches && (r.forAll || r.properties.Views != nil) {
-			c.space.PutReply(r.query.message(), r.msg, r.properties) // valid by its generations, whatever its TTL
-		}
+	storable := slowCacheable(r.msg, r.class) && r.lifetime > 0 && r.query.slowMatches(r.msg) && r.query.RD && r.forAll
+	if !storable || c.kinds[kindOf(r.class)].disabled.Contains(r.msg.Question[0].Name) {
 		return nil
 	}
 	e := c.newEntry(&r.facts, slowPackOptions(r.options))

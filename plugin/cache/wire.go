@@ -205,22 +205,21 @@ func (l *wireFlight) resultOf(reply *wire.Reply, v *coherence.Voucher, code int,
 	if reply == nil {
 		return c.failure(q, code, err)
 	}
-	if !reply.Ordinary {
-		m, err := answers.Unpack(reply.Message)
-		if err != nil {
-			return c.failure(q, dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack reply: %w", pluginName, err))
+	var r upstreamReply
+	if reply.Ordinary {
+		r = c.examine(q, reply, &noProperties, v)
+		if entry := c.storeReply(&r, nil); entry != nil {
+			return c.resultOf(&r, code, entry)
 		}
-		recorded := new(answers.Recorded)
-		recorded.Voucher = v
-		return c.storedResult(q, m, recorded, code, "", false)
-	}
-	r := c.examine(q, reply, &noProperties, v)
-	if entry := c.storeReply(&r, nil); entry != nil {
-		return c.resultOf(&r, code, entry)
 	}
 	m, err := answers.Unpack(reply.Message)
 	if err != nil {
 		return c.failure(q, dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack reply: %w", pluginName, err))
+	}
+	if !reply.Ordinary {
+		recorded := new(answers.Recorded)
+		recorded.Voucher = v
+		return c.storedResult(q, m, recorded, code, "", false)
 	}
 	show(m, reply)
 	res = c.resultOf(&r, code, nil)

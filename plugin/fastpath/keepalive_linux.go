@@ -16,9 +16,7 @@ const keepAliveLen = 6
 // appendKeepAlive appends the option with an idle timeout, in units of 100 milliseconds, to the options of an OPT record.
 func appendKeepAlive(options []byte, idle time.Duration) []byte {
 	tenths := min(idle/(100*time.Millisecond), math.MaxUint16)
-	options = binary.BigEndian.AppendUint16(options, dns.EDNS0TCPKEEPALIVE)
-	options = binary.BigEndian.AppendUint16(options, 2)
-	return binary.BigEndian.AppendUint16(options, uint16(tenths)) // #nosec G115 -- limited
+	return wire.AppendOption(options, dns.EDNS0TCPKEEPALIVE, []byte{byte(tenths >> 8), byte(tenths)}) // #nosec G115 -- limited
 }
 
 // withoutKeepAlive removes empty edns-tcp-keepalive options from a query, in place, and reports whether it had any: the

@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"encoding/binary"
 	"slices"
 	"time"
 
@@ -20,10 +19,8 @@ const ednsRoom = dns.MinMsgSize + wire.OPTLen
 
 // newCaller returns the EDNS option with node and zone of the caller, in wire form.
 func newCaller(node, zone string) ([]byte, bool) {
-	option := binary.BigEndian.AppendUint16(nil, caller.Code)
-	option, ok := caller.Append(append(option, 0, 0), node, zone)
-	binary.BigEndian.PutUint16(option[2:], uint16(len(option)-wire.OptionLen)) // #nosec G115 -- at most caller.MaxData
-	return option, ok
+	data, ok := caller.Append(nil, node, zone)
+	return wire.AppendOption(nil, caller.Code, data), ok
 }
 
 // isOurs reports whether an option is for cluster DNS only.

@@ -125,7 +125,7 @@ func (x *exchange) queryFor(a *attempt, overUDP bool) []byte {
 }
 
 // notifyOption is the option that requests notification.
-var notifyOption = []byte{dso.OptionCode >> 8, dso.OptionCode & 0xff, 0, 0}
+var notifyOption = wire.AppendOption(nil, dso.OptionCode, nil)
 
 // withOptions appends the query with the options for cluster DNS to b, which is empty; see addOptions. It returns an empty
 // one if the query has no room for them.
