@@ -19,10 +19,15 @@ import (
 // Ask sends one query for the TXT records of a name to port 53 of a server, over "udp" or "tcp" and from a new port. It
 // returns the strings of the first record of the answer, and does not retry.
 func (n *Namespace) Ask(network string, server netip.Addr, name string, timeout time.Duration) ([]string, error) {
+	return n.AskFrom(nil, network, server, name, timeout)
+}
+
+// AskFrom is Ask from a local address with a port; nil is a new port.
+func (n *Namespace) AskFrom(local net.Addr, network string, server netip.Addr, name string, timeout time.Duration) ([]string, error) {
 	end := time.Now().Add(timeout)
 	var socket net.Conn
 	if err := n.Do(func() (err error) {
-		dialer := net.Dialer{Deadline: end}
+		dialer := net.Dialer{Deadline: end, LocalAddr: local}
 		socket, err = dialer.Dial(network, netip.AddrPortFrom(server, 53).String())
 		return err
 	}); err != nil {

@@ -4,6 +4,7 @@ package nodelocal
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -179,6 +180,38 @@ func TestFallbackOfBothFamilies(t *testing.T) {
 	if strings.Contains(p.Output(), "has no fallback") {
 		t.Error("the log warns of an address that has a fallback")
 	}
+}
+
+// TestFallbackOfEarlierFlows queries from the same ports before there are rules and while the server does not answer.
+// Connection tracking has entries of the first queries, without a translation, and NAT does not see the first packet of
+// the later ones. A resolver repeats its queries from the same port.
+func TestFallbackOfEarlierFlows(t *testing.T) {
+	n := newNode(t)
+	flows := []struct {
+		local  net.Addr
+		server netip.Addr
+	}{
+		{&net.UDPAddr{Port: 5301}, local4}, {&net.TCPAddr{Port: 5301}, local4},
+		{&net.UDPAddr{Port: 5302}, local6}, {&net.TCPAddr{Port: 5302}, local6},
+	}
+	for _, f := range flows {
+		if record, err := n.Pod[0].AskFrom(f.local, f.local.Network(), f.server, "early.test.", 200*time.Millisecond); err == nil {
+			t.Fatalf("%q answers before nodecache runs", record)
+		}
+	}
+	p := n.run(t, cache{
+		who: "local", addresses: []netip.Addr{local4, local6},
+		options: []string{fmt.Sprintf("fallback %v %v", n.Upstream.IPv4, n.Upstream.IPv6)},
+	})
+	p.Freeze(t)
+	for _, f := range flows {
+		n.waitAnswer(t, startTimeout, f.server, "upstream")
+		record, err := n.Pod[0].AskFrom(f.local, f.local.Network(), f.server, "late.test.", bounded)
+		if err != nil || record[0] != "upstream" {
+			t.Errorf("%s from port %v: %q answers, error %v; want cluster DNS", f.local.Network(), f.local, record, err)
+		}
+	}
+	p.Thaw(t)
 }
 
 // TestNoFallback has cluster DNS with one family: the log names the address of the other, once.

@@ -40,7 +40,7 @@ func Ingresses(ctx context.Context) (all []Ingress, err error) {
 		return nil, err
 	}
 	for family, f := range ingressFamilies {
-		err := request(ctx, unix.NFT_MSG_GETCHAIN, netlink.Dump, family, nil, func(reply *netlink.AttributeDecoder) error {
+		err := request(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, netlink.Dump, family, nil, func(reply *netlink.AttributeDecoder) error {
 			i, hook, is := Ingress{Family: f.name}, uint32(0), false
 			for reply.Next() {
 				switch reply.Type() {

@@ -15,9 +15,9 @@ import (
 	"github.com/nearside-dns/nearside/internal/nft"
 )
 
-// request sends a request to nftables and calls read for each message of the reply. It is for requests that
+// request sends a request to a subsystem of netfilter and calls read, unless it is nil, for each message of the reply. It is for requests that
 // google/nftables does not have, or whose reply it does not read in part.
-func request(ctx context.Context, kind int, flags netlink.HeaderFlags, family nftables.TableFamily, attributes []byte, read func(*netlink.AttributeDecoder) error) (err error) {
+func request(ctx context.Context, subsystem, kind int, flags netlink.HeaderFlags, family nftables.TableFamily, attributes []byte, read func(*netlink.AttributeDecoder) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -30,10 +30,10 @@ func request(ctx context.Context, kind int, flags netlink.HeaderFlags, family nf
 		return err
 	}
 	replies, err := c.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
+		Header: netlink.Header{Type: netlink.HeaderType(subsystem<<8 | kind), Flags: netlink.Request | flags},
 		Data:   append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, attributes...),
 	})
-	if err != nil {
+	if err != nil || read == nil {
 		return err
 	}
 	const header = 4 // struct nfgenmsg
@@ -74,7 +74,7 @@ func ReadChain(ctx context.Context, family nftables.TableFamily, table, chain st
 	if err != nil {
 		return nil, err
 	}
-	err = request(ctx, unix.NFT_MSG_GETRULE, netlink.Dump, family, attributes, func(reply *netlink.AttributeDecoder) error {
+	err = request(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, netlink.Dump, family, attributes, func(reply *netlink.AttributeDecoder) error {
 		var rule nftables.Rule
 		for reply.Next() {
 			switch reply.Type() {
