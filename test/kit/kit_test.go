@@ -1,0 +1,69 @@
+package kit
+
+import (
+	"errors"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// failing is a test that notes its failure instead of ending.
+type failing struct {
+	testing.TB
+	text string
+}
+
+func (f *failing) Helper() {}
+
+func (f *failing) Fatalf(format string, args ...any) {
+	f.text = strings.TrimSpace(format)
+	for _, a := range args {
+		if err, ok := a.(error); ok {
+			f.text = err.Error()
+		}
+	}
+	runtime.Goexit()
+}
+
+// TestWaits has conditions that become true, and ones that do not.
+func TestWaits(t *testing.T) {
+	looks := 0
+	Eventually(t, "the third look", func() bool { looks++; return looks == 3 })
+	if looks != 3 {
+		t.Errorf("%d looks at a condition that is true at the third", looks)
+	}
+	never := &failing{TB: t}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Succeeds(never, time.Millisecond, "never", func() error { return errors.New("the reason") })
+	}()
+	<-done
+	if never.text != "the reason" {
+		t.Errorf("a check that never succeeds ended with %q", never.text)
+	}
+}
+
+// TestFiles writes a file and reads it.
+func TestFiles(t *testing.T) {
+	path := File(t, filepath.Join("a", "b"), "text")
+	if got := Read(t, path); got != "text" {
+		t.Errorf("read %q", got)
+	}
+}
+
+// TestServe queries a server over UDP and TCP.
+func TestServe(t *testing.T) {
+	address := Serve(t, "127.0.0.1:0", func(w dns.ResponseWriter, m *dns.Msg) {
+		_ = w.WriteMsg(new(dns.Msg).SetRcode(m, dns.RcodeNameError))
+	})
+	for _, network := range []string{"udp", "tcp"} {
+		if reply := Ask(t, network, address, "a.test", dns.TypeA); reply.Rcode != dns.RcodeNameError {
+			t.Errorf("%s: %v", network, reply)
+		}
+	}
+}
