@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 const (
@@ -269,9 +270,11 @@ func (f *frames) answer(c *connection, s *server, query []byte) (more bool) {
 		c.operate(query, s, f.now)
 		return false
 	}
-	if c.established && messageHasOption(query, dns.EDNS0TCPKEEPALIVE) { // RFC 8490 section 7.1.2
-		c.abortViolated()
-		return false
+	if c.established {
+		if _, violates := wire.MessageOption(query, dns.EDNS0TCPKEEPALIVE); violates { // RFC 8490 section 7.1.2
+			c.abortViolated()
+			return false
+		}
 	}
 	size := len(query)
 	query, keepAlive := withoutKeepAlive(query)

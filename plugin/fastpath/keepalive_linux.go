@@ -1,7 +1,6 @@
 package fastpath
 
 import (
-	"encoding/binary"
 	"math"
 	"time"
 
@@ -40,7 +39,7 @@ func withoutKeepAlive(query []byte) (rest []byte, found bool) {
 		options = next
 	}
 	if found {
-		binary.BigEndian.PutUint16(query[opt+9:], uint16(len(query)-opt-wire.OPTLen)) // #nosec G115 -- a query is shorter than 64 KiB
+		wire.EndOPT(query, opt)
 	}
 	return query, found
 }
@@ -61,14 +60,14 @@ func addKeepAlive(reply []byte, idle time.Duration) []byte {
 		return reply
 	}
 	reply = appendKeepAlive(reply, idle)
-	binary.BigEndian.PutUint16(reply[opt+9:], uint16(len(reply)-opt-wire.OPTLen)) // #nosec G115 -- a message is shorter than 64 KiB
+	wire.EndOPT(reply, opt)
 	return reply
 }
 
 // lastOPT returns the offset of the OPT record that ends a message and is its only one, 0 without one.
 func lastOPT(b []byte) int {
 	if opt, ok := wire.FindOPT(b); ok && opt.Last {
-		return opt.At
+		return int(opt.Owner)
 	}
 	return 0
 }

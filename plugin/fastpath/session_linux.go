@@ -404,19 +404,7 @@ func (n *notifiedReply) find(l *lookup, reply []byte, now time.Duration) bool {
 	if l.find(n.server, n.query, n.client, now) {
 		return true
 	}
-	l.single = l.query.Search != nil && !messageHasOption(reply, searchlist.OptionCode)
+	_, listed := wire.MessageOption(reply, searchlist.OptionCode)
+	l.single = l.query.Search != nil && !listed
 	return l.single && l.find(n.server, n.query, n.client, now)
-}
-
-// messageHasOption reports whether a message has an EDNS option, in any OPT record.
-func messageHasOption(b []byte, code uint16) bool {
-	for r := wire.Records(b); r.Next(); {
-		if r.Type != dns.TypeOPT {
-			continue
-		}
-		if _, ok := wire.FindOption(b[r.Data:r.End], code); ok {
-			return true
-		}
-	}
-	return false
 }

@@ -92,7 +92,7 @@ func (x *exchange) clean(m *message, searched bool) error {
 		hop = isHopOnly
 	}
 	switch {
-	case m.OPT.At == 0, m.OPT.Last && !x.addedOPT && !m.HasOption(hop):
+	case !m.OPT.IsPresent(), m.OPT.Last && !x.addedOPT && !m.HasOption(hop):
 		return nil
 	case !m.OPT.Last:
 		return m.change(func(reply *dns.Msg) { x.cleanMessage(reply, searched) })

@@ -375,7 +375,7 @@ func TestCaller_Allocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	place, _ := wire.FindOPT(x.plain)
-	opt := place.At
+	opt := int(place.Owner)
 	for name, c := range map[string]struct {
 		max float64
 		run func()

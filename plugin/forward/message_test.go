@@ -59,7 +59,7 @@ func compareMessage(t *testing.T, m *message) *dns.Msg {
 	if err := want.Unpack(m.Message); err != nil {
 		t.Fatalf("%x is accepted, but not by package dns: %v", m.Message, err)
 	}
-	if m.Rcode != want.Rcode || m.Truncated() != want.Truncated || (m.OPT.At > 0) != (want.IsEdns0() != nil) {
+	if m.Rcode != want.Rcode || m.Truncated() != want.Truncated || m.OPT.IsPresent() != (want.IsEdns0() != nil) {
 		t.Errorf("%x: code %d, truncated %t, OPT %+v; want %v", m.Message, m.Rcode, m.Truncated(), m.OPT, want)
 	}
 	got := 0
@@ -129,7 +129,7 @@ func TestClean_Allocs(t *testing.T) {
 	b, m := make([]byte, len(packed)), message{Reply: new(wire.Reply)}
 	if n := testing.AllocsPerRun(100, func() {
 		copy(b, packed)
-		if !m.Parse(b) || x.clean(&m, false) != nil || m.OPT.At != 0 {
+		if !m.Parse(b) || x.clean(&m, false) != nil || m.OPT.IsPresent() {
 			t.Error("not cleaned")
 		}
 	}); n != 0 {

@@ -56,8 +56,8 @@ func (x *exchange) setMessage(state *request.Request) error {
 	list, _ := searchlist.OptionOf(r)
 	opt := 0
 	if out.IsEdns0() != nil {
-		place, _ := wire.FindOPT(x.plain) // as IsEdns0 of package dns finds it
-		opt = place.At
+		found, _ := wire.FindOPT(x.plain) // as IsEdns0 of package dns finds it
+		opt = int(found.Owner)
 	}
 	x.addOptions(opt, state.Name(), list)
 	return nil
@@ -132,15 +132,12 @@ var notifyOption = wire.AppendOption(nil, dso.OptionCode, nil)
 func (x *exchange) withOptions(b []byte, notify bool) []byte {
 	opt, end := x.opt, len(x.plain)
 	if opt == 0 {
-		b = append(b, x.plain...)
-		binary.BigEndian.PutUint16(b[wire.ARCountAt:], binary.BigEndian.Uint16(b[wire.ARCountAt:])+1)
-		opt = len(b)
-		b = append(b, 0, 0, byte(dns.TypeOPT), ednsRoom>>8, ednsRoom&0xff, 0, 0, 0, 0, 0, 0)
+		opt = end
+		b = wire.AddOPT(append(b, x.plain...), ednsRoom)
 	} else {
 		end = opt + wire.OPTLen + int(binary.BigEndian.Uint16(x.plain[opt+wire.OPTLen-2:]))
 		b = append(b, x.plain[:end]...)
 	}
-	before := len(b)
 	b = append(b, x.f.caller...)
 	if x.searches {
 		b = searchlist.AppendOption(b, x.list)
@@ -148,8 +145,7 @@ func (x *exchange) withOptions(b []byte, notify bool) []byte {
 	if notify {
 		b = append(b, notifyOption...)
 	}
-	length := b[opt+wire.OPTLen-2:]
-	binary.BigEndian.PutUint16(length, binary.BigEndian.Uint16(length)+uint16(len(b)-before)) // #nosec G115 -- as below
+	wire.EndOPT(b, opt)
 	if b = append(b, x.plain[end:]...); len(b) > dns.MaxMsgSize {
 		return b[:0]
 	}

@@ -14,7 +14,7 @@ import (
 func refusing(refuse func(*session, []byte)) func(*session) {
 	return func(c *session) {
 		for q := c.next(); q != nil; q = c.next() {
-			if _, ok := optionOf(q, optionKeepAlive); ok {
+			if _, ok := wire.MessageOption(q, wire.OptionKeepAlive); ok {
 				refuse(c, q)
 			} else if !c.respond(answer(q)) {
 				return

@@ -50,38 +50,19 @@ const (
 	refusal  = 5
 )
 
-// Numbers of RFC 6891 section 6.1.1 and RFC 7828 section 3.1.
-const (
-	typeOPT         = 41
-	optionKeepAlive = 11
-)
-
 // keepAlive is the option edns-tcp-keepalive of a client, RFC 7828 section 3.1.
-var keepAlive = []byte{0, optionKeepAlive, 0, 0}
+var keepAlive = []byte{0, wire.OptionKeepAlive, 0, 0}
 
 // onlyAdditional are the record counts of a message with one additional record.
 var onlyAdditional = []byte{0, 0, 0, 0, 0, 1}
 
 // keepAliveOf returns the idle time that a server allows by edns-tcp-keepalive in an answer, RFC 7828 section 3.1.
 func keepAliveOf(reply []byte) (idle time.Duration, ok bool) {
-	data, ok := optionOf(reply, optionKeepAlive)
+	data, ok := wire.MessageOption(reply, wire.OptionKeepAlive)
 	if !ok || len(data) != 2 {
 		return 0, false
 	}
 	return time.Duration(binary.BigEndian.Uint16(data)) * 100 * time.Millisecond, true
-}
-
-// optionOf returns the data of an EDNS option of a message.
-func optionOf(message []byte, code uint16) (data []byte, ok bool) {
-	if len(message) < wire.HeaderLen || wire.Count(message, wire.ARCountAt) == 0 {
-		return nil, false
-	}
-	for r := wire.Records(message); r.Next(); {
-		if r.Type == typeOPT && r.Section == wire.Additional {
-			return wire.FindOption(message[r.Data:r.End], code)
-		}
-	}
-	return nil, false
 }
 
 // isCut reports whether a reply with a question ends before the last record that its header counts.
@@ -102,13 +83,13 @@ func appendKeepAlive(dst, query []byte, question int) []byte {
 	start := len(dst)
 	dst = append(dst, query...)
 	opt := query[question:]
-	if !bytes.Equal(query[wire.ANCountAt:wire.HeaderLen], onlyAdditional) || len(opt) < wire.OPTLen || opt[0] != 0 || binary.BigEndian.Uint16(opt[1:]) != typeOPT {
+	if !bytes.Equal(query[wire.ANCountAt:wire.HeaderLen], onlyAdditional) || !wire.IsOPT(opt) {
 		return dst
 	}
-	options := int(binary.BigEndian.Uint16(opt[9:]))
-	if wire.OPTLen+options != len(opt) || len(query)+len(keepAlive) > maxMessage {
+	if r, ok := wire.ReadRecord(query, question); !ok || int(r.End) != len(query) || len(query)+len(keepAlive) > maxMessage {
 		return dst
 	}
-	binary.BigEndian.PutUint16(dst[start+question+9:], uint16(options+len(keepAlive))) // #nosec G115 -- a message is shorter
-	return append(dst, keepAlive...)
+	dst = append(dst, keepAlive...)
+	wire.EndOPT(dst, start+question)
+	return dst
 }

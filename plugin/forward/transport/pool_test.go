@@ -368,7 +368,7 @@ func TestFirstQueryHasKeepAlive(t *testing.T) {
 // withKeepAlive returns the answer to a query without an OPT record, with edns-tcp-keepalive in tenths of a second.
 func withKeepAlive(query []byte, tenths uint16) []byte {
 	return append(edit(answer(query), func(b []byte) { b[wire.ARCountAt+1]++ }),
-		0, 0, typeOPT, 4, 208, 0, 0, 0, 0, 0, 6, 0, optionKeepAlive, 0, 2, byte(tenths>>8), byte(tenths))
+		0, 0, wire.TypeOPT, 4, 208, 0, 0, 0, 0, 0, 6, 0, wire.OptionKeepAlive, 0, 2, byte(tenths>>8), byte(tenths))
 }
 
 func TestKeepAlive(t *testing.T) {

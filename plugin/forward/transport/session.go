@@ -335,14 +335,14 @@ func (c *conn) voucher(query, reply []byte, sent time.Time) *coherence.Voucher {
 		}
 		return c.pool.withoutSession()
 	}
-	data, ok := optionOf(reply, dso.OptionCode)
+	data, ok := wire.MessageOption(reply, dso.OptionCode)
 	if !ok || len(data) == 0 {
 		if sent.Before(s.openedAt) {
 			return c.pool.withoutSession()
 		}
 		return nil
 	}
-	if _, requested := optionOf(query, dso.OptionCode); !requested {
+	if _, requested := wire.MessageOption(query, dso.OptionCode); !requested {
 		return nil
 	}
 	handles, ok := dso.ReadHandles(s.handles[:0], data)

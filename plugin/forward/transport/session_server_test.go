@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // retryDelay returns a Retry Delay message.
@@ -173,7 +174,7 @@ func TestSession_Unsupported(t *testing.T) {
 						}
 						continue
 					}
-					if _, ok := optionOf(m, optionKeepAlive); ok {
+					if _, ok := wire.MessageOption(m, wire.OptionKeepAlive); ok {
 						keepAlives.Add(1)
 					}
 					if !c.respond(answer(m)) {
@@ -309,7 +310,7 @@ func TestSession_Violations(t *testing.T) {
 			switch name {
 			case "edns-tcp-keepalive":
 				other := b.send("other.example.")
-				c.respond(append(answerWith(c.query())[:12+19], 0, 0, typeOPT, 4, 208, 0, 0, 0, 0, 0, 6, 0, optionKeepAlive, 0, 2, 0, 9))
+				c.respond(append(answerWith(c.query())[:12+19], 0, 0, wire.TypeOPT, 4, 208, 0, 0, 0, 0, 0, 6, 0, wire.OptionKeepAlive, 0, 2, 0, 9))
 				other.wait()
 			case "instance of a request":
 				silences = 1

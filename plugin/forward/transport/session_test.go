@@ -112,7 +112,7 @@ func answerWith(query []byte, handles ...uint64) []byte {
 	reply := answer(query[:wire.QuestionEnd(query)])
 	binary.BigEndian.PutUint16(reply[wire.ARCountAt:], 1)
 	data := dso.AppendHandles(nil, handles)
-	reply = append(reply, 0, 0, typeOPT, 4, 208, 0, 0, 0, 0)
+	reply = append(reply, 0, 0, wire.TypeOPT, 4, 208, 0, 0, 0, 0)
 	reply = binary.BigEndian.AppendUint16(reply, uint16(4+len(data)))
 	reply = binary.BigEndian.AppendUint16(reply, dso.OptionCode)
 	return append(binary.BigEndian.AppendUint16(reply, uint16(len(data))), data...)
@@ -357,7 +357,7 @@ func TestSession_NoOption(t *testing.T) {
 	s.sendTo(b.Pool)
 	c := b.acceptFirst()
 	q := c.query()
-	if _, ok := optionOf(q, optionKeepAlive); ok {
+	if _, ok := wire.MessageOption(q, wire.OptionKeepAlive); ok {
 		t.Error("the first query has edns-tcp-keepalive")
 	}
 	c.respond(answer(q), b.opening(c.request()))

@@ -333,8 +333,8 @@ func (d *Datagrams) repeat(s *socket, call *Call, err error) bool {
 // 6.2.3.
 func (c *Call) room() int {
 	opt := c.Query[c.question:]
-	if len(opt) >= wire.OPTLen && opt[0] == 0 && binary.BigEndian.Uint16(opt[1:]) == typeOPT {
-		return max(maxReply, int(binary.BigEndian.Uint16(opt[3:]))+1)
+	if wire.IsOPT(opt) {
+		return max(maxReply, int(wire.UDPSize(opt))+1)
 	}
 	return maxReply
 }

@@ -533,7 +533,7 @@ func TestUDPLongAnswers(t *testing.T) {
 			one := newSent(t, "long.example.")
 			plain := len(one.Query)
 			if c.size > 0 {
-				one.Query = append(edit(one.Query, func(b []byte) { b[wire.ARCountAt+1]++ }), 0, 0, typeOPT, byte(c.size>>8), byte(c.size), 0, 0, 0, 0, 0, 0)
+				one.Query = append(edit(one.Query, func(b []byte) { b[wire.ARCountAt+1]++ }), 0, 0, wire.TypeOPT, byte(c.size>>8), byte(c.size), 0, 0, 0, 0, 0, 0)
 			}
 			one.sendTo(d)
 			p := s.next()

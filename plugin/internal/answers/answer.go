@@ -277,7 +277,7 @@ func (a *Answer) AppendReply(dst, query []byte, q *Query, p *Patch) []byte {
 	if q.EDNS {
 		count := dst[start+10:] // shuffleGlue may have moved the message, so that m is a copy
 		binary.BigEndian.PutUint16(count, binary.BigEndian.Uint16(count)+1)
-		dst = appendOpt(dst, q, p.Options)
+		dst = wire.AppendOPT(dst, q.UDPSize, q.flags(), p.Options)
 	}
 	return dst
 }
@@ -350,17 +350,4 @@ func (a *Answer) shuffleGlue(dst []byte, start int, random uint64) []byte {
 func draw(random uint64, i int) (next uint64, j int) {
 	random = random*0xda942042e4dd58b5 + 0x9e3779b97f4a7c15
 	return random, int((random >> 32) * uint64(i+1) >> 32) // #nosec G115 -- at most i
-}
-
-func appendOpt(dst []byte, q *Query, options []byte) []byte {
-	dst = append(dst, 0)
-	dst = binary.BigEndian.AppendUint16(dst, dns.TypeOPT)
-	dst = binary.BigEndian.AppendUint16(dst, q.UDPSize)
-	var flags uint32
-	if q.DO {
-		flags = wire.DO
-	}
-	dst = binary.BigEndian.AppendUint32(dst, flags)
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(options))) // #nosec G115 -- stored options are short
-	return append(dst, options...)
 }

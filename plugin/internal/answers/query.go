@@ -79,7 +79,7 @@ func (q *Query) parseName(b []byte) bool {
 
 // parseOpt parses an OPT record with version 0 and no flag except DO; it must end the message.
 func (q *Query) parseOpt(b []byte) bool {
-	if len(b) < wire.OPTLen || b[0] != 0 || binary.BigEndian.Uint16(b[1:]) != dns.TypeOPT {
+	if !wire.IsOPT(b) {
 		return false
 	}
 	flags := binary.BigEndian.Uint32(b[5:])
@@ -89,7 +89,7 @@ func (q *Query) parseOpt(b []byte) bool {
 	if !q.parseOptions(b) {
 		return false
 	}
-	q.EDNS, q.UDPSize, q.DO = true, binary.BigEndian.Uint16(b[3:]), flags != 0
+	q.EDNS, q.UDPSize, q.DO = true, wire.UDPSize(b), flags != 0
 	return true
 }
 
@@ -122,6 +122,14 @@ func (q *Query) CallerData(query []byte) []byte {
 		return nil
 	}
 	return query[q.Caller:][:binary.BigEndian.Uint16(query[q.Caller-2:])]
+}
+
+// flags returns the flags of the OPT record.
+func (q *Query) flags() uint32 {
+	if q.DO {
+		return wire.DO
+	}
+	return 0
 }
 
 // Limit returns the maximum length in bytes of a reply over UDP, RFC 6891 section 6.2.5.
@@ -285,18 +293,14 @@ func (q *Query) FromKey(buf, key []byte) ([]byte, bool) {
 	flags, search := key[keyFlags], key[end:]
 	b := append(buf, 0, 0, wire.RD, wire.Flag(flags&keyCD != 0, wire.CD), 0, 1, 0, 0, 0, 0, 0, 1)
 	b = append(append(b, key[keyHead:end]...), key[4:keyFlags]...)
-	b = append(b, 0)
-	b = binary.BigEndian.AppendUint16(b, dns.TypeOPT)
-	b = binary.BigEndian.AppendUint16(b, searchlist.UDPSize)
-	b = append(b, 0, 0, wire.Flag(flags&keyDO != 0, wire.DO>>8), 0)
-	switch {
-	case flags&keySearch == 0:
-		b = append(b, 0, 0)
-	case len(search) == 0 || len(search) != 1+int(search[0]):
-		return nil, false
-	default:
-		b = binary.BigEndian.AppendUint16(b, uint16(wire.OptionLen+len(search)-1)) // #nosec G115 -- one byte of length
+	opt := len(b)
+	b = wire.AppendOPT(b, searchlist.UDPSize, (&Query{DO: flags&keyDO != 0}).flags(), nil)
+	if flags&keySearch != 0 {
+		if len(search) == 0 || len(search) != 1+int(search[0]) {
+			return nil, false
+		}
 		b, search = searchlist.AppendOption(b, search[1:]), nil
+		wire.EndOPT(b, opt)
 	}
 	return b, len(search) == 0 && q.Parse(b) && !q.Upper
 }
@@ -308,7 +312,7 @@ func HasOtherVersion(b []byte) bool {
 		return false
 	}
 	opt := b[len(b)-wire.OPTLen:]
-	return opt[0] == 0 && binary.BigEndian.Uint16(opt[1:]) == dns.TypeOPT && opt[6] != 0 && opt[9] == 0 && opt[10] == 0
+	return wire.IsOPT(opt) && opt[6] != 0 && opt[9] == 0 && opt[10] == 0
 }
 
 // AppendName appends the name of the first question of a message to dst, in wire form and lower case. The rest of the

@@ -37,7 +37,7 @@ func AppendOption(dst []byte, code uint16, data []byte) []byte {
 const (
 	optionNSID      = 3     // RFC 5001
 	optionCookie    = 10    // RFC 7873
-	optionKeepalive = 11    // RFC 7828
+	OptionKeepAlive = 11    // RFC 7828
 	optionPadding   = 12    // RFC 7830
 	optionError     = 15    // RFC 8914
 	optionsLocal    = 65001 // and above, RFC 6891 section 9
@@ -59,7 +59,7 @@ func validOption(code uint16, data []byte) bool {
 	switch code {
 	case optionNSID, optionCookie, optionPadding:
 		return true
-	case optionKeepalive:
+	case OptionKeepAlive:
 		return len(data) == 0 || len(data) == 2 // section 3.1
 	case optionError:
 		return len(data) >= 2 // section 2

@@ -2,9 +2,6 @@ package wire
 
 import "encoding/binary"
 
-// typeOPT is the type of the OPT record, RFC 6891 section 6.1.1.
-const typeOPT = 41
-
 // classIN is the class of the Internet, RFC 1035 section 3.2.4.
 const classIN = 1
 
@@ -112,33 +109,4 @@ func ReadBody(records []Record, b []byte) (body Body, ok bool) {
 		}
 	}
 	return body, r.isWhole()
-}
-
-// OPT is the place of the OPT record in a message.
-type OPT struct {
-	// At is the offset of the last OPT record of the additional section, 0 without one.
-	At int
-	// Last reports that this is the only one, belongs to the root, and ends the message.
-	Last bool
-}
-
-// FindOPT returns the place of the OPT record. It returns false for a message that does not end with its last record.
-func FindOPT(b []byte) (opt OPT, ok bool) {
-	r, found := Records(b), 0
-	for r.Next() {
-		if r.Type == typeOPT && r.Section == Additional {
-			found++
-			opt = OPT{int(r.Owner), found == 1 && b[r.Owner] == 0 && int(r.Record.End) == len(b)}
-		}
-	}
-	return opt, r.isWhole()
-}
-
-// options returns the options of the OPT record, nil without one.
-func (o OPT) options(b []byte) []byte {
-	if o.At == 0 {
-		return nil
-	}
-	r, _ := ReadRecord(b, o.At)
-	return b[r.Data:r.End]
 }

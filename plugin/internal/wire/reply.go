@@ -41,15 +41,11 @@ func (r *Reply) Truncated() bool { return r.Message[FlagsAt]&TC != 0 }
 
 // DO reports whether the OPT record has the flag DNSSEC OK.
 func (r *Reply) DO() bool {
-	if r.OPT.At == 0 {
-		return false
-	}
-	record, _ := ReadRecord(r.Message, r.OPT.At)
-	return binary.BigEndian.Uint32(r.Message[record.TTLAt():])&DO != 0
+	return r.OPT.IsPresent() && binary.BigEndian.Uint32(r.Message[r.OPT.TTLAt():])&DO != 0
 }
 
-// Options returns the options of the OPT record, a slice of the message; nil without one.
-func (r *Reply) Options() []byte { return r.OPT.options(r.Message) }
+// Options returns the options of the OPT record, a slice of the message; empty without one.
+func (r *Reply) Options() []byte { return r.Message[r.OPT.Data:r.OPT.End] }
 
 // Plain returns the reply without compression of names and without the OPT record.
 func (r *Reply) Plain() Body { return Body{r.plain, r.records, r.first} }
@@ -122,9 +118,8 @@ func (r *Reply) Parse(b []byte) bool {
 // message. It returns false for a message with trailing bytes.
 func (r *Reply) Read(b []byte) (ok bool) {
 	r.Message, r.Ordinary, r.Rcode = b, false, int(b[RcodeAt]&RcodeMask)
-	if r.OPT, ok = FindOPT(b); r.OPT.At > 0 {
-		record, _ := ReadRecord(b, r.OPT.At)
-		r.Rcode |= int(b[record.TTLAt()]) << 4
+	if r.OPT, ok = FindOPT(b); r.OPT.IsPresent() {
+		r.Rcode |= int(b[r.OPT.TTLAt()]) << 4
 	}
 	return ok && Count(b, QDCountAt) == 1
 }
@@ -147,7 +142,7 @@ func (r *Reply) ReadPlain(b []byte) bool {
 	LowerName(r.Name())
 	for records := Records(b); records.Next(); {
 		x, at := records.Record, len(r.plain)
-		if x.Type == typeOPT && records.Section == Additional {
+		if x.Type == TypeOPT && records.Section == Additional {
 			addCount(r.plain, Additional, -1)
 			continue
 		}
@@ -184,10 +179,13 @@ func (r *Reply) parseRecord(b []byte, at int, s Section) (end int, ok bool) {
 	if end > len(b) {
 		return 0, false
 	}
-	if x.Type == typeOPT {
+	if x.Type == TypeOPT {
 		r.plain = r.plain[:x.Owner]
-		r.OPT.Last = end == len(b)
-		return end, s == Additional && at == owner+1 && r.parseOPT(owner, b[at:end])
+		if s != Additional || at != owner+1 || r.OPT.IsPresent() {
+			return 0, false
+		}
+		r.OPT = OPT{Record{TypeOPT, uint32(owner), uint32(at + RecordLen), uint32(end)}, end == len(b)} // #nosec G115 -- within the message
+		return end, r.parseOPT(b[at:end])
 	}
 	if binary.BigEndian.Uint16(b[at+2:]) != classIN || !r.append(b[at:at+RecordLen]) {
 		return 0, false
@@ -207,13 +205,12 @@ func (r *Reply) parseRecord(b []byte, at int, s Section) (end int, ok bool) {
 	return end, true
 }
 
-// parseOPT parses an OPT record of the root, from its type on. Flags are ignored.
-func (r *Reply) parseOPT(at int, b []byte) bool {
+// parseOPT parses an OPT record from its type on. Flags are ignored.
+func (r *Reply) parseOPT(b []byte) bool {
 	extended, version := b[4], b[5]
-	if r.OPT.At > 0 || version != 0 || !validOptions(b[RecordLen:]) {
+	if version != 0 || !validOptions(b[RecordLen:]) {
 		return false
 	}
-	r.OPT.At = at
 	r.Rcode |= int(extended) << 4
 	addCount(r.plain, Additional, -1)
 	return true
@@ -263,7 +260,7 @@ func (r *Reply) appendData(b []byte, at int, rrtype uint16) bool {
 
 // RemoveOPT removes the OPT record, which is Last, from the message. Without it a response code above MaxRcode becomes SERVFAIL.
 func (r *Reply) RemoveOPT() {
-	r.Message = r.Message[:r.OPT.At]
+	r.Message = r.Message[:r.OPT.Owner]
 	addCount(r.Message, Additional, -1)
 	r.OPT = OPT{}
 	if r.Rcode <= MaxRcode {
@@ -283,10 +280,8 @@ const servfail = 2
 
 // RemoveOptions removes options from the OPT record, which is Last, in the message.
 func (r *Reply) RemoveOptions(remove func(code uint16) bool) {
-	options := r.Options()
-	begin := len(r.Message) - len(options)
-	to := begin
-	for len(options) > 0 {
+	to := int(r.OPT.Data)
+	for options := r.Options(); len(options) > 0; {
 		code, data, rest, ok := CutOption(options)
 		if !ok {
 			break
@@ -296,8 +291,8 @@ func (r *Reply) RemoveOptions(remove func(code uint16) bool) {
 		}
 		options = rest
 	}
-	r.Message = r.Message[:to]
-	binary.BigEndian.PutUint16(r.Message[begin-2:], uint16(to-begin)) // #nosec G115 -- it was longer
+	r.Message, r.OPT.End = r.Message[:to], uint32(to) // #nosec G115 -- it was longer
+	EndOPT(r.Message, int(r.OPT.Owner))
 }
 
 // HasOption reports whether the OPT record has an option of which a function returns true.

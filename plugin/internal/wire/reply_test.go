@@ -115,8 +115,8 @@ func checkReply(t testing.TB, r *Reply, b []byte) bool {
 		t.Fatalf("accepted %x: %v", b, err)
 	}
 	opt := want.IsEdns0()
-	if r.Rcode != want.Rcode || r.Truncated() != want.Truncated || (r.OPT.At > 0) != (opt != nil) {
-		t.Fatalf("%x: code %d, truncated %t, OPT record at %d, want %v", b, r.Rcode, r.Truncated(), r.OPT.At, want)
+	if r.Rcode != want.Rcode || r.Truncated() != want.Truncated || r.OPT.IsPresent() != (opt != nil) {
+		t.Fatalf("%x: code %d, truncated %t, OPT record at %d, want %v", b, r.Rcode, r.Truncated(), r.OPT.Owner, want)
 	}
 	if opt != nil {
 		last := len(want.Extra) > 0 && want.Extra[len(want.Extra)-1] == dns.RR(opt)
@@ -365,7 +365,7 @@ func TestRead(t *testing.T) {
 // checkRead asserts the facts of a message that package dns has unpacked.
 func checkRead(t testing.TB, read *Reply, m *dns.Msg) {
 	t.Helper()
-	if read.Rcode != m.Rcode || read.Truncated() != m.Truncated || (read.OPT.At > 0) != (m.IsEdns0() != nil) {
+	if read.Rcode != m.Rcode || read.Truncated() != m.Truncated || read.OPT.IsPresent() != (m.IsEdns0() != nil) {
 		t.Fatalf("%x: %+v, want %v", read.Message, read, m)
 	}
 }
