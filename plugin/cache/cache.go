@@ -223,5 +223,5 @@ func (q *clientQuery) forNext() *dns.Msg {
 // matches reports whether a message is a reply to the query's question.
 func (q *clientQuery) matches(m *wire.Reply) bool {
 	return m.Message[wire.FlagsAt]&wire.QR != 0 && m.Type() == q.Type && m.Class() == q.Class &&
-		wire.EqualNames(m.Name(), q.packed[wire.HeaderLen:wire.HeaderLen+q.NameLen])
+		wire.EqualNames(m.Name(), q.Name(q.packed))
 }

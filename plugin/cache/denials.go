@@ -29,7 +29,7 @@ func (r *upstreamReply) deniesList(o *replyOptions) bool {
 func (c *Cache) storeDenials(r *upstreamReply, denial *answers.Entry) {
 	q := r.query
 	first, _, _ := searchlist.CutSuffix(q.Search)
-	base := baseOf(q.packed[wire.HeaderLen:wire.HeaderLen+q.NameLen], first)
+	base := baseOf(q.Name(q.packed), first)
 	if len(base) == 0 {
 		return
 	}

@@ -218,7 +218,7 @@ func (c *Cache) examine(q *clientQuery, m *wire.Reply, properties *answers.Prope
 
 // storeFailure stores SERVFAIL for a query without a reply, which limits the queries to the next plugin.
 func (c *Cache) storeFailure(q *clientQuery) *answers.Entry {
-	b := slices.Clone(q.packed[:wire.HeaderLen+q.NameLen+wire.TypeClassLen])
+	b := slices.Clone(q.packed[:q.QuestionEnd()])
 	b[wire.FlagsAt], b[wire.RcodeAt] = wire.QR|b[wire.FlagsAt]&wire.RD, dns.RcodeServerFailure
 	clear(b[wire.ANCountAt:wire.HeaderLen])
 	m := wire.NewReply()

@@ -283,7 +283,7 @@ type kernelCounter struct {
 }
 
 func newKernelCounter(c *counters, e *answers.Entry, q *answers.Query, each [3]answers.Counter) *kernelCounter {
-	k := &kernelCounter{query: wire.HeaderLen + q.NameLen + 4, counters: each}
+	k := &kernelCounter{query: q.QuestionEnd(), counters: each}
 	plain := *q
 	plain.EDNS = false
 	k.hit.set(c, e, &plain, e.Plain.Rcode(), netip.IPv4Unspecified(), k.query)

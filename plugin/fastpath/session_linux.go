@@ -345,7 +345,7 @@ func (n *notifiedReply) lowerCase(m *dns.Msg) {
 	if rt := n.server.routes.find(lower); rt == nil || rt.keyspace == 0 {
 		return
 	}
-	name := n.query[wire.HeaderLen:][:q.NameLen]
+	name := q.Name(n.query)
 	n.name = append([]byte(nil), name...)
 	copy(name, lower)
 	m.Question[0].Name = strings.ToLower(m.Question[0].Name)

@@ -73,7 +73,7 @@ func isUnusual(r *dns.Msg) bool {
 
 // setQuery sets an ordinary query. Its options are for one hop. Without any it is not copied.
 func (x *exchange) setQuery(q *answers.Query, packed []byte) {
-	end := wire.HeaderLen + q.NameLen + wire.TypeClassLen
+	end := q.QuestionEnd()
 	opt := 0
 	if q.EDNS {
 		opt = end

@@ -25,7 +25,7 @@ type wireQuery struct {
 
 // Exchange implements serverblock.Exchanger.
 func (f *Forward) Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r serverblock.Receiver) bool {
-	name := packed[wire.HeaderLen : wire.HeaderLen+q.NameLen]
+	name := q.Name(packed)
 	first, tail := f.stanzaFor(name)
 	if first == nil || isTransfer(q.Type) || first.mayLeave(name) && tail != nil || first.mayAnswer(name, q.Type) {
 		return false
@@ -145,7 +145,7 @@ func (w *wireReceiver) replied(b *batch.Batch, reply message, _ *upstream, err e
 func (w *wireReceiver) passOn(b *batch.Batch) {
 	x := (*exchange)(w)
 	next, _ := x.f.Next.(*Forward)
-	next, _ = next.stanzaFor(x.wire.packed[wire.HeaderLen : wire.HeaderLen+x.wire.NameLen])
+	next, _ = next.stanzaFor(x.wire.Name(x.wire.packed))
 	if next == nil {
 		w.Receive(b, nil, nil, dns.RcodeServerFailure, plugin.Error(pluginName, errors.New("no next plugin found")))
 		return

@@ -255,7 +255,7 @@ func (a *Answer) AppendReply(dst, query []byte, q *Query, p *Patch) []byte {
 		ad = 0
 	}
 	m[3] = m[3]&(wire.RA|wire.RcodeMask) | ad | wire.Flag(q.CD, wire.CD)
-	name := query[wire.HeaderLen : wire.HeaderLen+q.NameLen]
+	name := q.Name(query)
 	copy(m[wire.HeaderLen:], name)
 	if q.Upper {
 		for rest := a.owners; len(rest) >= 2; rest = rest[2:] {

@@ -201,17 +201,6 @@ func (e *Entry) Fill(m *dns.Msg) error {
 	return e.compress(m)
 }
 
-// FillPacked is Fill for a reply in wire form without compression of names, which was made of the answer of another entry
-// by changes of names, TTLs and aliases. It returns false for a reply that Fill has to pack.
-func (e *Entry) FillPacked(packed []byte, source *Entry) bool {
-	if source.plainExcess != 0 || len(packed)+len(e.Options) > plainLimit {
-		return false
-	}
-	plain, err := readAnswer(packed)
-	e.Plain = plain
-	return err == nil
-}
-
 // Patch returns the changes to the answer for a time at which it is fresh.
 func (e *Entry) Patch(now time.Duration) Patch {
 	p := Patch{Options: e.Options}

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -280,39 +278,5 @@ func TestKindNames(t *testing.T) {
 		if k.String() != want {
 			t.Errorf("%q, want %q", k, want)
 		}
-	}
-}
-
-// TestFillPacked asserts that FillPacked equals Fill, and refuses replies that have a compressed form.
-func TestFillPacked(t *testing.T) {
-	for name, tt := range map[string]struct {
-		records []dns.RR
-		options int // length
-		want    bool
-	}{
-		"an address":     {[]dns.RR{test.A("a.example.org. 5 IN A 192.0.2.1")}, 0, true},
-		"no records":     {nil, 0, true},
-		"long":           {slices.Repeat([]dns.RR{test.AAAA("a.long.name.below.example.org. 5 IN AAAA fd00::1")}, 12), 0, false},
-		"long options":   {[]dns.RR{test.A("a.example.org. 5 IN A 192.0.2.1")}, 480, false},
-		"escapes":        {[]dns.RR{test.TXT(`a.example.org. 5 IN TXT "\255\254"`)}, 0, false}, // Len counts their text
-		"plain text too": {[]dns.RR{test.TXT(`a.example.org. 5 IN TXT "text"`)}, 0, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := new(dns.Msg).SetQuestion("a.example.org.", dns.TypeA)
-			m.Answer = tt.records
-			filled, packed := &Entry{}, &Entry{Options: make([]byte, tt.options)}
-			if err := filled.Fill(m); err != nil {
-				t.Fatal(err)
-			}
-			if ok := packed.FillPacked(filled.Plain.packed, filled); ok != tt.want {
-				t.Fatalf("got %t, want %t", ok, tt.want)
-			}
-			if tt.want && (!reflect.DeepEqual(packed.Plain, filled.Plain) || packed.CountedLen() != filled.CountedLen()) {
-				t.Errorf("got %+v, want %+v", packed.Plain, filled.Plain)
-			}
-		})
-	}
-	if new(Entry).FillPacked([]byte("malformed"), new(Entry)) {
-		t.Error("a malformed reply was accepted")
 	}
 }

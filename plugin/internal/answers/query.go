@@ -53,7 +53,7 @@ func (q *Query) Parse(b []byte) bool {
 	if !q.parseName(b) {
 		return false
 	}
-	end := wire.HeaderLen + q.NameLen + 4
+	end := q.QuestionEnd()
 	if len(b) < end {
 		return false
 	}
@@ -96,7 +96,7 @@ func (q *Query) parseOpt(b []byte) bool {
 // parseOptions parses the options of an OPT record: at most one caller option, one search list and one request for
 // notification, in any order.
 func (q *Query) parseOptions(opt []byte) bool {
-	start := wire.HeaderLen + q.NameLen + wire.TypeClassLen
+	start := q.QuestionEnd()
 	for options := opt[wire.OPTLen:]; len(options) > 0; {
 		code, data, rest, ok := wire.CutOption(options)
 		switch {
@@ -123,6 +123,12 @@ func (q *Query) CallerData(query []byte) []byte {
 	}
 	return query[q.Caller:][:binary.BigEndian.Uint16(query[q.Caller-2:])]
 }
+
+// Name returns the question's name, a slice of the query.
+func (q *Query) Name(query []byte) []byte { return query[wire.HeaderLen : wire.HeaderLen+q.NameLen] }
+
+// QuestionEnd returns the offset behind the question in the query.
+func (q *Query) QuestionEnd() int { return wire.HeaderLen + q.NameLen + wire.TypeClassLen }
 
 // flags returns the flags of the OPT record.
 func (q *Query) flags() uint32 {
@@ -268,7 +274,7 @@ func (q *Query) AppendKey(dst []byte, keyspace uint32, query []byte) []byte {
 	dst = binary.BigEndian.AppendUint16(dst, q.Type)
 	dst = binary.BigEndian.AppendUint16(dst, q.Class)
 	dst = append(dst, wire.Flag(q.DO, keyDO)|wire.Flag(q.CD, keyCD)|wire.Flag(q.Search != nil, keySearch))
-	if name := query[wire.HeaderLen : wire.HeaderLen+q.NameLen]; q.Upper {
+	if name := q.Name(query); q.Upper {
 		dst = wire.AppendLower(dst, name)
 	} else {
 		dst = append(dst, name...)

@@ -1,61 +1,98 @@
 package expand
 
 import (
-	"slices"
-	"strings"
+	"encoding/binary"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-// compose returns the reply to a client's query, of which only the header and the question are used. It does not change
-// the plugin's reply, whose records may be shared.
-func compose(r *dns.Msg, out *outcome) *dns.Msg {
-	question := r.Question[0]
-	m := *out.reply.message()
-	m.Id, m.RecursionDesired, m.CheckingDisabled = r.Id, r.RecursionDesired, r.CheckingDisabled
-	if out.result == failure || len(m.Question) != 1 || m.Question[0] != question {
-		m.AuthenticatedData = false // no signature covers the question's name
+// compose returns the reply to the client's question, in wire form without compression of names and without an OPT record. Its ID,
+// and the flags that are the client's, are those of the candidate's reply.
+func (k *walk) compose(out *outcome) ([]byte, error) {
+	r := out.reply
+	count, records := r.answers()
+	b := make([]byte, wire.HeaderLen, wire.HeaderLen+2*(wire.MaxName+wire.RecordLen)+len(records))
+	copy(b, r.packed)
+	b, err := appendName(b, k.original.Name)
+	if err != nil {
+		return nil, err
 	}
-	m.Question = []dns.Question{question}
-	m.Extra = slices.DeleteFunc(slices.Clone(m.Extra), isOPT)
-	if out.result == failure {
-		m.SetRcode(r, dns.RcodeServerFailure)
-		m.Answer, m.Ns, m.Extra = nil, nil, nil
-		return &m
-	}
-	if out.waits {
-		m.Ns = expired(m.Ns)
+	name := b[wire.HeaderLen:]
+	b = binary.BigEndian.AppendUint16(b, k.original.Qtype)
+	b = binary.BigEndian.AppendUint16(b, k.original.Qclass)
+	if out.result == failure || string(b[wire.HeaderLen:]) != string(r.packed[wire.HeaderLen:wire.QuestionEnd(r.packed)]) {
+		b[wire.RcodeAt] &^= wire.AD // no signature covers the question's name
 	}
 	switch {
-	case len(m.Answer) == 0 || out.owner == question.Name:
-	case out.owner == "": // a dangling alias; an alias of another candidate is dropped
-		if !strings.EqualFold(m.Answer[0].Header().Name, question.Name) {
-			m.Answer = nil
+	case out.result == failure:
+		b[wire.RcodeAt] = b[wire.RcodeAt]&^wire.RcodeMask | dns.RcodeServerFailure
+		clear(b[wire.ANCountAt:wire.HeaderLen])
+		return b, nil
+	case count == 0 || out.owner == k.original.Name:
+	case out.owner != "":
+		if b, err = appendAlias(b, name, out.owner, out.aliasTTL(ttlOf(records))); err != nil {
+			return nil, err
 		}
-	default:
-		alias := &dns.CNAME{
-			Hdr:    dns.RR_Header{Name: question.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: out.aliasTTL(m.Answer[0].Header().Ttl)},
-			Target: out.owner,
+		count++
+	case !wire.EqualNames(records[:wire.NameEnd(records, 0)], name): // a dangling alias of another candidate
+		for ; count > 0; count-- {
+			first, _ := wire.ReadRecord(records, 0)
+			records = records[first.End:]
 		}
-		m.Answer = append([]dns.RR{alias}, m.Answer...)
 	}
-	return &m
+	binary.BigEndian.PutUint16(b[wire.ANCountAt:], uint16(count)) // #nosec G115 -- one more than in a message that has room for it
+	b = append(b, records...)
+	if out.waits {
+		expire(b)
+	}
+	return b, nil
 }
 
-// expired returns the authority section of a negative answer that no cache stores, RFC 2308 section 5.
-func expired(authority []dns.RR) []dns.RR {
-	all := slices.Clone(authority)
-	for i, rr := range all {
-		if soa, ok := rr.(*dns.SOA); ok {
-			own := *soa
-			own.Hdr.Ttl, own.Minttl = 0, 0
-			all[i] = &own
+// appendName appends a name in wire form.
+func appendName(b []byte, name string) ([]byte, error) {
+	var buf [wire.MaxName + 1]byte
+	end, err := dns.PackDomainName(name, buf[:], 0, nil, false)
+	if err != nil {
+		return nil, err
+	}
+	return append(b, buf[:end]...), nil
+}
+
+// appendAlias appends a CNAME record. Its owner is in wire form.
+func appendAlias(b, owner []byte, target string, ttl uint32) ([]byte, error) {
+	b = append(b, owner...)
+	b = binary.BigEndian.AppendUint16(b, dns.TypeCNAME)
+	b = binary.BigEndian.AppendUint16(b, dns.ClassINET)
+	b = binary.BigEndian.AppendUint32(b, ttl)
+	length := len(b)
+	b, err := appendName(append(b, 0, 0), target)
+	if err == nil {
+		binary.BigEndian.PutUint16(b[length:], uint16(len(b)-length-2)) // #nosec G115 -- the length of a name
+	}
+	return b, err
+}
+
+// ttlOf returns the TTL of the first of some records, in seconds.
+func ttlOf(records []byte) uint32 {
+	first, _ := wire.ReadRecord(records, 0)
+	return binary.BigEndian.Uint32(records[first.TTLAt():])
+}
+
+// soaMinimum is the length of the last field of a SOA record, RFC 1035 section 3.3.13.
+const soaMinimum = 4
+
+// expire makes a negative answer one that no cache stores, RFC 2308 section 5.
+func expire(b []byte) {
+	for r := wire.Records(b); r.Next(); {
+		if r.Section == wire.Authority && r.Type == dns.TypeSOA {
+			clear(b[r.TTLAt():][:4])
+			clear(b[r.End-soaMinimum : r.End])
 		}
 	}
-	return all
 }
 
 // aliasTTL returns the TTL of an alias to a record with a TTL, in seconds: a name that does not exist now may exist before
@@ -78,25 +115,12 @@ func seconds(d time.Duration) uint32 {
 	return uint32((d + time.Second - 1) / time.Second) // #nosec G115 -- a TTL, or less
 }
 
-func isOPT(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT }
-
-// addErrors copies the extended errors of a candidate's reply to the reply to a client with EDNS.
-func addErrors(r, m, candidate *dns.Msg) {
-	if errors := errorsOf(candidate); len(errors) > 0 && r.IsEdns0() != nil {
-		m.Extra = append(m.Extra, &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}, Option: errors})
+// addErrors adds extended errors, as EDNS options, to the reply to a client with EDNS.
+func addErrors(r, m *dns.Msg, options []byte) {
+	if len(options) == 0 || r.IsEdns0() == nil {
+		return
 	}
-}
-
-// errorsOf returns the extended errors (RFC 8914) of a reply.
-func errorsOf(m *dns.Msg) (errors []dns.EDNS0) {
-	opt := m.IsEdns0()
-	if opt == nil {
-		return nil
+	if rr, _, err := dns.UnpackRR(wire.AppendOPT(nil, 0, 0, options), 0); err == nil {
+		m.Extra = append(m.Extra, rr)
 	}
-	for _, o := range opt.Option {
-		if o.Option() == dns.EDNS0EDE {
-			errors = append(errors, o)
-		}
-	}
-	return errors
 }

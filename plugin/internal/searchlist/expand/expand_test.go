@@ -530,6 +530,50 @@ var errGone = errors.New("the client is gone")
 
 func (*brokenPipe) WriteMsg(*dns.Msg) error { return errGone }
 
+// TestUnusualReplies has replies of other plugins without an ordinary wire form.
+func TestUnusualReplies(t *testing.T) {
+	const many = 2500 // records: above 64 KiB without compression of names, below with it
+	for _, tt := range []struct {
+		name    string
+		change  func(m *dns.Msg)
+		rcode   int
+		answers int // with the alias
+	}{
+		{"no question", func(m *dns.Msg) { m.Question, m.AuthenticatedData = nil, true }, dns.RcodeSuccess, 3},
+		{"two questions", func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) }, dns.RcodeSuccess, 3},
+		{"a code of EDNS", func(m *dns.Msg) { m.Rcode = dns.RcodeBadCookie }, dns.RcodeServerFailure, 0},
+		{"above 64 KiB", func(m *dns.Msg) { m.Answer, m.Compress = slices.Repeat(m.Answer[:1], many), true }, dns.RcodeSuccess, many + 1},
+		{"a class other than IN", func(m *dns.Msg) { m.Answer[0].Header().Class = dns.ClassCHAOS }, dns.RcodeSuccess, 3},
+		{"bytes of a type", func(m *dns.Msg) {
+			m.Answer[1] = &dns.RFC3597{Hdr: dns.RR_Header{Name: second, Rrtype: dns.TypeHTTPS, Class: dns.ClassINET}, Rdata: "0001000004000103"}
+		}, dns.RcodeSuccess, 3},
+		{"a name that can't be packed", func(m *dns.Msg) { m.Answer[1].Header().Name = strings.Repeat("a", 64) + "." }, dns.RcodeServerFailure, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newBackend(map[string]replyKind{second: replyData})
+			x := newExpander(w)
+			x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
+				change := func(*dns.Msg) {}
+				if r.Question[0].Name == second {
+					change = tt.change
+				}
+				return w.ServeDNS(ctx, interceptor{rw, change}, r)
+			})
+			r := query(first, dns.TypeA)
+			r.AuthenticatedData = true
+			for _, when := range []string{"at first", "again"} {
+				got := send(t, x, r, &podQuestion)
+				if got.rcode() != tt.rcode || got.Msg == nil && tt.answers > 0 {
+					t.Fatalf("%s: got %v, code %d, %v", when, got.Msg, got.code, got.err)
+				}
+				if got.Msg != nil && (len(got.Answer) != tt.answers || len(got.Question) != 1 || got.Question[0] != r.Question[0] || got.AuthenticatedData) {
+					t.Errorf("%s: %d records, %v, AD %t", when, len(got.Answer), got.Question, got.AuthenticatedData)
+				}
+			}
+		})
+	}
+}
+
 // TestErrors asserts which errors ServeDNS returns.
 func TestErrors(t *testing.T) {
 	w := newBackend(map[string]replyKind{second: returnError})

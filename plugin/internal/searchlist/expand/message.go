@@ -51,13 +51,20 @@ func (x *Expander) finish(ctx context.Context, w dns.ResponseWriter, r *dns.Msg,
 	}
 	out := k.outcome
 	x.Metrics.counter(metrics.WithServer(ctx), out.labels()).Inc()
-	found := out.reply.message()
-	if found == nil {
+	if out.reply.isNone() {
 		return dns.RcodeServerFailure, out.reply.err
 	}
-	m := compose(r, out)
-	x.store(key, m, out)
-	addErrors(r, m, found)
+	composed, err := k.compose(out)
+	if err != nil {
+		return dns.RcodeServerFailure, err
+	}
+	x.store(key, composed, out)
+	m, err := answers.Unpack(composed)
+	if err != nil {
+		return dns.RcodeServerFailure, err
+	}
+	m.Id, m.RecursionDesired, m.CheckingDisabled = r.Id, r.RecursionDesired, r.CheckingDisabled
+	addErrors(r, m, out.reply.errors)
 	if err := w.WriteMsg(m); err != nil {
 		return dns.RcodeServerFailure, err
 	}
@@ -83,10 +90,9 @@ func (k *walk) query(ctx context.Context, w dns.ResponseWriter, client *dns.Msg)
 	if stored && err == nil && m != nil && recorded.ForAll() && k.zones.Serves(k.name()) {
 		k.Block.Keyspace.PutReply(r, m, &recorded.Properties)
 	}
-	k.receive(&reply{
-		msg: m, serial: recorded.Serial, stored: stored || recorded.Expires != 0, waits: recorded.Waits, lifetime: recorded.Lifetime,
-		err: err,
-	}, &recorded.Validity, recorded.ForAll())
+	received := messageReply(m, r.Question[0], err)
+	received.serial, received.stored, received.waits, received.lifetime = recorded.Serial, stored || recorded.Expires != 0, recorded.Waits, recorded.Lifetime
+	k.receive(received, &recorded.Validity, recorded.ForAll())
 }
 
 // exchange sends a query to the next plugin if the name is this server block's, and to the server otherwise.

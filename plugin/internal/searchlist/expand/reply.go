@@ -1,13 +1,17 @@
 package expand
 
 import (
+	"encoding/binary"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // status is the status of a candidate by the reply to a query for it.
@@ -20,14 +24,16 @@ const (
 	failed
 )
 
-// reply is the reply to the query for a candidate, or for a run of candidates: a message of the plugin chain, or an entry
-// of a WireHandler.
+// reply is the reply to the query for a candidate, or for a run of candidates.
 type reply struct {
-	msg    *dns.Msg // nil if no plugin wrote a reply
-	packed *packedReply
+	packed []byte // without compression of names and without an OPT record; nil if no plugin wrote a reply
+	rcode  int    // NOERROR without a reply
+	list   []byte // the data of the search list, nil unless there is exactly one
+	errors []byte // the extended errors (RFC 8914), as EDNS options
 
 	status status
 	name   string         // of the candidate
+	alias  string         // the target of an alias in front that is not a part of the reply, "" for none
 	offset int            // of the candidate in the run
 	serial answers.Serial // of the zone
 	stored bool           // the reply is stored as the answer to the name, by a cache or by the Expander
@@ -37,77 +43,122 @@ type reply struct {
 	err      error
 }
 
-// isNone reports whether no plugin wrote a reply.
-func (r *reply) isNone() bool { return r.msg == nil && r.packed == nil }
-
-// rcode returns the response code, NOERROR without a reply.
-func (r *reply) rcode() int {
-	switch {
-	case r.msg != nil:
-		return r.msg.Rcode
-	case r.packed != nil:
-		return r.packed.entry.Plain.Rcode()
+// entryReply returns the reply of a WireHandler to a query.
+func entryReply(e *answers.Entry, p *answers.Patch, q *block.WireQuery) *reply {
+	patch, flags := *p, q.Query
+	patch.Options, flags.EDNS = nil, false
+	r := &reply{
+		packed: e.Plain.AppendReply(make([]byte, 0, e.Plain.Len()), q.Packed, &flags, &patch),
+		rcode:  e.Plain.Rcode(), serial: e.Serial, stored: e.Expires != 0, lifetime: e.Lifetime(answers.Now()),
 	}
-	return dns.RcodeSuccess
+	if q.EDNS {
+		r.setOptions(p.Options)
+	}
+	return r
+}
+
+// messageReply returns the reply of the plugin chain to a question; m is nil if no plugin wrote one. A reply that cannot be
+// packed fails as one that was not written.
+func messageReply(m *dns.Msg, question dns.Question, err error) *reply {
+	if m == nil {
+		return &reply{err: err}
+	}
+	plain := *m
+	plain.Compress, plain.Extra = false, slices.DeleteFunc(slices.Clone(m.Extra), isOPT)
+	if len(m.Question) != 1 {
+		plain.Question, plain.AuthenticatedData = []dns.Question{question}, false
+	}
+	if m.Rcode > wire.MaxRcode {
+		plain.Rcode = dns.RcodeServerFailure
+	}
+	packed, problem := plain.Pack()
+	if problem != nil {
+		return &reply{err: problem}
+	}
+	r := &reply{packed: packed, rcode: m.Rcode, err: err}
+	if opt := m.IsEdns0(); opt != nil {
+		r.list, _ = searchlist.OptionOf(m)
+		for _, o := range opt.Option {
+			if e, is := o.(*dns.EDNS0_EDE); is {
+				r.errors = wire.AppendOption(r.errors, dns.EDNS0EDE, append(binary.BigEndian.AppendUint16(nil, e.InfoCode), e.ExtraText...))
+			}
+		}
+	}
+	return r
+}
+
+func isOPT(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT }
+
+// setOptions sets the search list and the extended errors to those of an OPT record.
+func (r *reply) setOptions(options []byte) {
+	for lists := 0; len(options) > 0; {
+		code, data, rest, ok := wire.CutOption(options)
+		switch {
+		case !ok:
+			return
+		case code == dns.EDNS0EDE:
+			r.errors = append(r.errors, options[:len(options)-len(rest)]...)
+		case code == searchlist.OptionCode:
+			if lists++; lists > 1 {
+				r.list = nil
+			} else {
+				r.list = append([]byte{}, data...)
+			}
+		}
+		options = rest
+	}
+}
+
+// isNone reports whether no plugin wrote a reply.
+func (r *reply) isNone() bool { return r.packed == nil }
+
+// isTruncated reports whether the reply has the flag TC.
+func (r *reply) isTruncated() bool { return !r.isNone() && r.packed[wire.FlagsAt]&wire.TC != 0 }
+
+// answers returns the number of records in the answer section, and the records of all sections, without the alias.
+func (r *reply) answers() (count int, records []byte) {
+	if r.isNone() {
+		return 0, nil
+	}
+	count, records = wire.Count(r.packed, wire.ANCountAt), r.packed[wire.QuestionEnd(r.packed):]
+	if r.alias == "" || count == 0 {
+		return count, records
+	}
+	first, ok := wire.ReadRecord(records, 0)
+	if !ok || first.Type != dns.TypeCNAME {
+		return count, records
+	}
+	if target, _, err := dns.UnpackDomainName(records[first.Data:first.End], 0); err == nil && strings.EqualFold(target, r.alias) {
+		return count - 1, records[first.End:]
+	}
+	return count, records
 }
 
 // hasAnswer reports whether the reply, which is no error, has records in the answer section.
 func (r *reply) hasAnswer() bool {
-	if r.packed != nil {
-		return r.packed.hasAnswer()
-	}
-	return r.msg != nil && len(r.msg.Answer) > 0
+	count, _ := r.answers()
+	return count > 0
 }
 
-// list returns the data of the search list in the reply's OPT record.
-func (r *reply) list() (data []byte, ok bool) {
-	if r.packed != nil {
-		return r.packed.list, r.packed.list != nil
-	}
-	return searchlist.OptionOf(r.msg)
-}
-
-// message returns the reply as a message, nil if there is none.
-func (r *reply) message() *dns.Msg {
-	if r.packed != nil {
-		r.msg, r.err = r.packed.unpack()
-		r.packed = nil
-	}
-	return r.msg
-}
-
-// setName sets the candidate that the reply to a run is for, and removes the alias to it from the reply.
+// setName sets the candidate that the reply to a run is for. An alias to it is no longer a part of the reply.
 func (r *reply) setName(name string) {
-	if strings.EqualFold(r.name, name) {
-		return
-	}
-	r.name = name
-	if r.packed != nil {
-		r.packed.alias = name
-		return
-	}
-	if len(r.msg.Answer) == 0 {
-		return
-	}
-	if alias, ok := r.msg.Answer[0].(*dns.CNAME); ok && strings.EqualFold(alias.Target, name) {
-		own := *r.msg
-		own.Answer = own.Answer[1:]
-		r.msg = &own
+	if !strings.EqualFold(r.name, name) {
+		r.name, r.alias = name, name
 	}
 }
 
 // statusOf returns the status of a candidate by the reply.
 func (k *walk) statusOf(r *reply) status {
-	switch rcode := r.rcode(); {
+	switch {
 	case r.isNone():
 		return failed
-	case r.msg != nil && r.msg.Truncated:
+	case r.isTruncated():
 		return hasData
-	case rcode == dns.RcodeNameError:
+	case r.rcode == dns.RcodeNameError:
 		return absent
-	case rcode == dns.RcodeRefused && k.isForeign(k.name()):
+	case r.rcode == dns.RcodeRefused && k.isForeign(k.name()):
 		return absent // the client's own query to this server would be refused, too
-	case rcode != dns.RcodeSuccess:
+	case r.rcode != dns.RcodeSuccess:
 		return failed
 	case r.hasAnswer():
 		return hasData
@@ -125,7 +176,7 @@ func (k *walk) isForeign(name string) bool {
 func (k *walk) join(r *reply, validity *answers.Validity, forAll bool) {
 	v := &k.validity
 	switch {
-	case r.isNone(), r.msg != nil && r.msg.Truncated, r.rcode() == dns.RcodeRefused, !forAll:
+	case r.isNone(), r.isTruncated(), r.rcode == dns.RcodeRefused, !forAll:
 		v.End()
 	case !validity.ByGeneration() && validity.Expires == 0:
 		k.limit = answers.Now()

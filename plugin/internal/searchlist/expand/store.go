@@ -1,11 +1,13 @@
 package expand
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // key is the key of the answer to a query in the store.
@@ -41,11 +43,11 @@ func (k *key) fresh() *answers.Entry {
 
 // store stores the reply to a query until the reply for one of its candidates ends. A reply with extended errors is not
 // stored: the stored answer would not have them.
-func (x *Expander) store(k *key, m *dns.Msg, out *outcome) {
-	if !k.storable(out) || len(errorsOf(out.reply.message())) > 0 {
+func (x *Expander) store(k *key, composed []byte, out *outcome) {
+	if !k.storable(out) || len(out.reply.errors) > 0 {
 		return
 	}
-	if e := x.newEntry(out, len(m.Answer) > 0); e.Fill(m) == nil {
+	if e, err := x.newEntry(out, composed); err == nil {
 		answers.Shared.Put(x.Block.Keyspace, k.bytes, e)
 	}
 }
@@ -61,8 +63,11 @@ func (k *key) storable(out *outcome) bool {
 	return v.Fresh(answers.Now()) || v.ByGeneration() && !v.Ended() && v.Voucher == nil && v.Expires == 0 && k.fresh() == nil
 }
 
-// newEntry returns the entry of a reply, without the answer. answered reports whether that has records in the answer section.
-func (x *Expander) newEntry(out *outcome, answered bool) *answers.Entry {
+// errUnstorable is the error for a reply that is not stored.
+var errUnstorable = errors.New("the reply has no form that can be stored")
+
+// newEntry returns the entry of a composed reply.
+func (x *Expander) newEntry(out *outcome, composed []byte) (*answers.Entry, error) {
 	e := &answers.Entry{
 		Stored: answers.Now(), Validity: out.validity, Limit: out.limit, Serial: out.reply.serial,
 		Count: &hitCounter{metrics: x.Metrics, labels: out.labels()}, Waits: out.waits,
@@ -70,10 +75,17 @@ func (x *Expander) newEntry(out *outcome, answered bool) *answers.Entry {
 	if e.Expires != 0 {
 		e.Gone, e.Costly = e.Expires, true
 	}
-	if !answered {
+	if wire.Count(composed, wire.ANCountAt) == 0 {
 		e.Kind = answers.Denial
 	}
-	return e
+	r := wire.NewReply()
+	defer r.Release()
+	if !r.ReadPlain(composed) {
+		return nil, errUnstorable
+	}
+	err := e.FillReply(r)
+	e.AnyCase = false // the names follow the question's case
+	return e, err
 }
 
 // writeStored answers a query from the store.

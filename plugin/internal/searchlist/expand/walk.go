@@ -143,12 +143,11 @@ func (k *walk) isTried(r *reply) bool {
 	if r.status == failed {
 		return false
 	}
-	data, ok := r.list()
-	names, valid := searchlist.ParseSuffixes(data)
+	names, valid := searchlist.ParseSuffixes(r.list)
 	switch {
-	case !ok || !valid || len(names) > 1:
+	case r.list == nil || !valid || len(names) > 1:
 		return false
-	case !searchlist.ValidReply(data, k.suffixes), len(names) == 0 && r.status == hasData, len(names) > 0 && r.status == absent:
+	case !searchlist.ValidReply(r.list, k.suffixes), len(names) == 0 && r.status == hasData, len(names) > 0 && r.status == absent:
 		r.status = failed // the option contradicts the query or the reply
 	case len(names) > 0:
 		r.status, r.stored = hasData, false
@@ -197,7 +196,7 @@ func (k *walk) add(r *reply) {
 		k.failed = r
 	case r.status == exists && k.empty == nil:
 		k.empty = r
-	case r.status == absent && r.rcode() == dns.RcodeNameError && k.absent == nil:
+	case r.status == absent && r.rcode == dns.RcodeNameError && k.absent == nil:
 		k.absent = r
 	}
 }

@@ -101,7 +101,7 @@ func (w *wireWalk) send(b *batch.Batch) bool {
 
 // Answer implements block.Answerer.
 func (w *wireWalk) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
-	w.receive(newPackedReply(e, &p, &q.Query, w.name()), &e.Validity, true)
+	w.receive(entryReply(e, &p, q), &e.Validity, true)
 	w.proceed(b)
 }
 
@@ -122,11 +122,15 @@ func (w *wireWalk) proceed(b *batch.Batch) {
 // failures and extended errors.
 func (w *wireWalk) end(b *batch.Batch) {
 	q, out := w.client, w.outcome
-	if out == nil || out.result == failure || out.reply.msg != nil && len(errorsOf(out.reply.msg)) > 0 {
+	if out == nil || out.result == failure || len(out.reply.errors) > 0 {
 		q.Pass(b, q, &w.walk)
 		return
 	}
-	e, err := w.entry(out)
+	var e *answers.Entry
+	composed, err := w.compose(out)
+	if err == nil {
+		e, err = w.newEntry(out, composed)
+	}
 	if err != nil {
 		q.Pass(b, q, &w.walk)
 		return
@@ -138,33 +142,11 @@ func (w *wireWalk) end(b *batch.Batch) {
 	q.Answer(b, q, e, e.Patch(e.Stored))
 }
 
-// entry returns the entry of the answer, which is not stored yet.
-func (w *wireWalk) entry(out *outcome) (*answers.Entry, error) {
-	q, r := w.client, out.reply
-	if r.packed != nil {
-		question := q.Packed[wire.HeaderLen : wire.HeaderLen+q.NameLen+4]
-		if b, answered := r.packed.compose(question, w.original.Name, out); b != nil {
-			if e := w.newEntry(out, answered); e.FillPacked(b, r.packed.entry) {
-				return e, nil
-			}
-		}
-	}
-	if r.message() == nil {
-		return nil, r.err
-	}
-	m := compose(&dns.Msg{
-		MsgHdr:   dns.MsgHdr{RecursionDesired: q.RD, CheckingDisabled: q.CD},
-		Question: []dns.Question{w.original},
-	}, out)
-	e := w.newEntry(out, len(m.Answer) > 0)
-	return e, e.Fill(m)
-}
-
 // pack packs the next query: the client's with another name and type, and with the search list of the candidates. It
 // returns false for a name that cannot be packed.
 func (w *wireWalk) pack() bool {
 	client, name, q := w.client.Packed, w.name(), &w.query
-	rest := client[wire.HeaderLen+w.client.NameLen+4:]
+	rest := client[w.client.QuestionEnd():]
 	size := wire.HeaderLen + len(name) + 1
 	if need := size + 4 + len(rest) + wire.OPTLen + wire.OptionLen + len(w.suffixes); cap(q.Packed) < need {
 		q.Packed = make([]byte, need)
@@ -192,13 +174,9 @@ func (w *wireWalk) pack() bool {
 // appendList adds a search list to the OPT record at an offset, which ends a query. It adds the record if there is none.
 func appendList(b []byte, opt int, suffixes []byte) []byte {
 	if opt == len(b) {
-		b = append(b, 0)
-		b = binary.BigEndian.AppendUint16(b, dns.TypeOPT)
-		b = binary.BigEndian.AppendUint16(b, searchlist.UDPSize)
-		b = append(b, 0, 0, 0, 0, 0, 0)
-		binary.BigEndian.PutUint16(b[10:], 1)
+		b = wire.AddOPT(b, searchlist.UDPSize)
 	}
 	b = searchlist.AppendOption(b, suffixes)
-	binary.BigEndian.PutUint16(b[opt+wire.OPTLen-2:], uint16(len(b)-opt-wire.OPTLen)) // #nosec G115 -- Parse limits options
+	wire.EndOPT(b, opt)
 	return b
 }
