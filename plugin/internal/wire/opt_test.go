@@ -45,6 +45,6 @@ func TestOPT(t *testing.T) {
 		}
 	}
 	if IsOPT(added[begin:begin+OPTLen-1]) || IsOPT(added[begin-1:]) {
-		t.Error("no OPT record is taken for one")
+		t.Error("a part of an OPT record counts as one")
 	}
 }
