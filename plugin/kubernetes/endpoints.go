@@ -89,12 +89,7 @@ func (k *Kubernetes) selectEndpoints(q *query, f *result) (selected []topology.E
 	caller.Cluster = k.ownCluster()
 	exists := false
 	for _, family := range families(q.qtype, f.name.imported) {
-		all := make([]topology.Endpoint, 0, f.entry.Ready())
-		for e, slice := range f.endpoints() {
-			if family == bothFamilies || family == addressType(e.Addr) {
-				all = append(all, topology.Endpoint{Endpoint: e, Slice: slice})
-			}
-		}
+		all := f.selectable(family)
 		exists = exists || len(all) > 0
 		selected = append(selected, f.policy.Select(k.index, caller, all)...)
 	}
@@ -102,6 +97,21 @@ func (k *Kubernetes) selectEndpoints(q *query, f *result) (selected []topology.E
 		q.caller.unlocated = true // never reset: a lookup of the other family may follow
 	}
 	return selected
+}
+
+// selectable returns the endpoints of a family from which a policy selects.
+func (f *result) selectable(family uint16) []topology.Endpoint {
+	all := make([]topology.Endpoint, 0, f.entry.Ready())
+	for e, slice := range f.endpoints() {
+		if isOf(family, e) {
+			all = append(all, topology.Endpoint{Endpoint: e, Slice: slice})
+		}
+	}
+	return all
+}
+
+func isOf(family uint16, e index.Endpoint) bool {
+	return family == bothFamilies || family == addressType(e.Addr)
 }
 
 // bothFamilies stands for both types of addresses.

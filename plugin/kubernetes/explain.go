@@ -251,12 +251,7 @@ func (x *explanation) addEndpoints(q *query, f *result) {
 	caller.Cluster = k.ownCluster()
 	x.add("policy: %s", k.describePolicy(f))
 	for _, family := range families(q.qtype, f.name.imported) {
-		var all []topology.Endpoint
-		for e, slice := range f.endpoints() {
-			if isOf(family, e) {
-				all = append(all, topology.Endpoint{Endpoint: e, Slice: slice})
-			}
-		}
+		all := f.selectable(family)
 		verdicts := f.policy.Explain(k.index, caller, all)
 		selected := 0
 		for _, v := range verdicts {
@@ -276,10 +271,6 @@ func (x *explanation) addEndpoints(q *query, f *result) {
 }
 
 var familyTexts = map[uint16]string{dns.TypeA: "A", dns.TypeAAAA: "AAAA", bothFamilies: "A and AAAA"}
-
-func isOf(family uint16, e index.Endpoint) bool {
-	return family == bothFamilies || family == addressType(e.Addr)
-}
 
 func verdictText(v topology.Verdict) string {
 	text := "left out"

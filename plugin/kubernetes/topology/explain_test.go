@@ -103,6 +103,9 @@ func TestExplain(t *testing.T) {
 			want: map[string]string{"w2": "+ fallback: no endpoint of cluster own is selected, all are selected"}},
 		{name: "cluster and node", clusters: true, topology: &index.Topology{Local: true}, node: "a1", endpoints: []string{"w1 node=a1", "w2 node=a1", "w3 node=a2"},
 			want: map[string]string{"w1": "+ on the caller's node", "w2": "- cluster other, the caller is in own", "w3": "- node a2 is not the caller's, a1"}},
+		{name: "cluster and hints, an endpoint without hints", clusters: true, topology: &index.Topology{Auto: true}, node: "a1", endpoints: []string{"w1 forZones=b", "w2 forZones=a", "w3"},
+			want: map[string]string{"w1": "+ fallback: 1 of 2 endpoints have no hint for a zone, all are selected", "w2": "- cluster other, the caller is in own",
+				"w3": "+ fallback: 1 of 2 endpoints have no hint for a zone, all are selected"}},
 		{name: "cluster and node, elsewhere only", clusters: true, topology: &index.Topology{Local: true}, node: "a1", endpoints: []string{"w2 node=a1"},
 			want: map[string]string{"w2": "- no endpoint of cluster own is selected; its node is in cluster other"}},
 	} {
@@ -128,5 +131,17 @@ func TestExplain(t *testing.T) {
 				t.Errorf("%d endpoints, want %d; %s", len(got), len(tt.want), wrong)
 			}
 		})
+	}
+}
+
+// TestReasonTexts asserts that every reason is put in words.
+func TestReasonTexts(t *testing.T) {
+	for r, text := range reasonTexts {
+		if text == nil {
+			t.Errorf("no text of reason %d", r)
+		}
+	}
+	if len(reasonTexts) != int(byLabel)+1 {
+		t.Errorf("texts of %d reasons, want %d", len(reasonTexts), byLabel+1)
 	}
 }

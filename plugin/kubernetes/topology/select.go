@@ -18,21 +18,64 @@ type Endpoint struct {
 // An unknown caller gets all endpoints by preference and by hints, none by internalTrafficPolicy: Local, and by topology
 // keys those that "*" selects.
 func (p Policy) Select(nodes Nodes, c Caller, all []Endpoint) []Endpoint {
-	if p.ownCluster && c.Cluster != (index.Symbol{}) {
-		own := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return !c.inCluster(e.Slice) })
-		if own = p.byRule(nodes, c, own); len(own) > 0 {
-			return append(all[:0], own...)
-		}
-	}
-	return p.byRule(nodes, c, all)
+	selected, _, _ := p.choose(nodes, c, all)
+	return selected
 }
 
-func (p Policy) byRule(nodes Nodes, c Caller, all []Endpoint) []Endpoint {
+// choose is Select with the reasons of ownCluster and of the rule; without ownCluster the former is unfiltered.
+func (p Policy) choose(nodes Nodes, c Caller, all []Endpoint) (selected []Endpoint, cluster, rule reason) {
+	switch {
+	case !p.ownCluster:
+	case c.Cluster == index.Symbol{}:
+		cluster = unknownCluster
+	default:
+		own := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return !c.inCluster(e.Slice) })
+		if own, rule = p.byRule(nodes, c, own); len(own) > 0 {
+			return append(all[:0], own...), byCluster, rule
+		}
+		cluster = noneInCluster
+	}
+	selected, rule = p.byRule(nodes, c, all)
+	return selected, cluster, rule
+}
+
+// reason is the comparison that selects endpoints, or the reason why there is none. The comparisons of keys and of
+// trafficDistribution are ranks: the endpoints of the lowest rank are selected.
+type reason int
+
+const (
+	unfiltered reason = iota
+	byCluster
+	unknownCluster // the ID of the caller's cluster is unknown
+	noneInCluster  // nothing is selected in the caller's cluster
+	byNode
+	byZone
+	allOfZones       // no endpoint is in the caller's zone
+	allOfUnknownZone // the caller's zone is unknown
+	allOfUnknownNode // the caller's node is unknown
+	byNodeHint
+	byZoneHint
+	allWithoutNodeHint // no endpoint has a hint for the caller's node
+	allWithoutZoneHint // no endpoint has a hint for the caller's zone
+	allWithoutHints    // endpoints lack hints
+	allByAnyKey        // no endpoint matches a key before "*"
+	noneOfUnknownNode  // the caller's node is unknown
+	noneOfKeys         // the caller's node has no label of the keys
+	byLabel            // byLabel+i is for the label i of Caller.labels
+)
+
+// excluded is the rank of an endpoint that the caller does not get, and of a selection without endpoints.
+const excluded reason = math.MaxInt
+
+func (p Policy) byRule(nodes Nodes, c Caller, all []Endpoint) ([]Endpoint, reason) {
 	switch p.rule {
 	case annotation, defaultKeys:
 		return c.byKeys(p.keys, nodes, all)
 	case local:
-		return filter(all, func(e Endpoint) bool { return c.Known() && c.nodeOf(e) == c.Name })
+		if !c.Known() {
+			return nil, noneOfUnknownNode
+		}
+		return slices.DeleteFunc(all, func(e Endpoint) bool { return c.nodeOf(e) != c.Name }), byNode
 	case hints:
 		return c.byHints(all)
 	case preference:
@@ -41,14 +84,11 @@ func (p Policy) byRule(nodes Nodes, c Caller, all []Endpoint) []Endpoint {
 		}
 		return c.byDistribution(p.distribution, all)
 	}
-	return all
+	return all, unfiltered
 }
 
-// excluded is the rank of an endpoint that the caller does not get.
-const excluded = math.MaxInt
-
-// lowest returns the endpoints of the lowest rank.
-func lowest(all []Endpoint, rank func(Endpoint) int) []Endpoint {
+// lowest returns the endpoints of the lowest rank, and that rank.
+func lowest(all []Endpoint, rank func(Endpoint) reason) ([]Endpoint, reason) {
 	minRank, selected := excluded, all[:0]
 	for _, e := range all {
 		r := rank(e)
@@ -60,43 +100,28 @@ func lowest(all []Endpoint, rank func(Endpoint) int) []Endpoint {
 		}
 		selected = append(selected, e)
 	}
-	return selected
-}
-
-// filter returns the endpoints that match.
-func filter(all []Endpoint, match func(Endpoint) bool) []Endpoint {
-	return lowest(all, func(e Endpoint) int {
-		if match(e) {
-			return 0
-		}
-		return excluded
-	})
+	return selected, minRank
 }
 
 // byDistribution applies a trafficDistribution to EndpointSlices without hints.
-func (c Caller) byDistribution(d index.Distribution, all []Endpoint) []Endpoint {
+func (c Caller) byDistribution(d index.Distribution, all []Endpoint) ([]Endpoint, reason) {
 	if !c.Known() {
-		return all
+		return all, allOfUnknownNode
 	}
-	return lowest(all, func(e Endpoint) int { return c.distance(d, e) })
+	return lowest(all, func(e Endpoint) reason { return c.distance(d, e) })
 }
 
-// Distances of endpoints, the ranks of trafficDistribution.
-const (
-	sameNode = iota
-	sameZone
-	farAway
-)
-
-// distance returns the distance of an endpoint from a known caller.
-func (c Caller) distance(d index.Distribution, e Endpoint) int {
+// distance returns the rank of an endpoint for a known caller.
+func (c Caller) distance(d index.Distribution, e Endpoint) reason {
 	switch {
 	case d == index.PreferSameNode && c.nodeOf(e) == c.Name:
-		return sameNode
-	case c.Zone != index.Symbol{} && e.Zone == c.Zone:
-		return sameZone
+		return byNode
+	case c.Zone == index.Symbol{}:
+		return allOfUnknownZone
+	case e.Zone == c.Zone:
+		return byZone
 	}
-	return farAway
+	return allOfZones
 }
 
 func hasHints(e Endpoint) bool { return len(nodeHints(e))+len(zoneHints(e)) > 0 }
@@ -115,40 +140,39 @@ func zoneHints(e Endpoint) []index.Symbol {
 	return e.Hints.Zones
 }
 
+// hintKind is a kind of hints, and the caller's location that they may have.
+type hintKind struct {
+	hints        func(Endpoint) []index.Symbol
+	location     index.Symbol
+	used, absent reason
+}
+
+// matches reports whether an endpoint has a hint for the caller. The hint for a node names one of the endpoint's own cluster.
+func (h hintKind) matches(c Caller, e Endpoint) bool {
+	return slices.Contains(h.hints(e), h.location) && !(h.used == byNodeHint && c.inOtherCluster(e.Slice))
+}
+
 // byHints selects as kube-proxy does (KEP-2433, KEP-3015): the endpoints with a hint for the caller's node, else those with
 // a hint for its zone, else all. Hints of a kind are used only if every endpoint has one, since an endpoint without may be
 // the one for the caller.
-func (c Caller) byHints(all []Endpoint) []Endpoint {
-	if h, used := c.usedHints(all); used {
-		return filter(all, func(e Endpoint) bool { return h.matches(c, e) })
-	}
-	return all
-}
-
-// hintKind is a kind of hints, and the caller's location that they may have.
-type hintKind struct {
-	hints    func(Endpoint) []index.Symbol
-	location index.Symbol
-	isNode   bool // the hint names a node of the endpoint's own cluster
-}
-
-func (h hintKind) matches(c Caller, e Endpoint) bool {
-	return slices.Contains(h.hints(e), h.location) && !(h.isNode && c.inOtherCluster(e.Slice))
-}
-
-// usedHints returns the kind of hints by which endpoints are selected, if any.
-func (c Caller) usedHints(all []Endpoint) (h hintKind, used bool) {
+func (c Caller) byHints(all []Endpoint) ([]Endpoint, reason) {
 	if !c.Known() {
-		return h, false
+		return all, allOfUnknownNode
 	}
-	for _, h := range [...]hintKind{{nodeHints, c.Name, true}, {zoneHints, c.Zone, false}} {
-		lacks := func(e Endpoint) bool { return len(h.hints(e)) == 0 }
+	unused := allWithoutHints
+	for _, h := range [...]hintKind{{nodeHints, c.Name, byNodeHint, allWithoutNodeHint}, {zoneHints, c.Zone, byZoneHint, allWithoutZoneHint}} {
 		matches := func(e Endpoint) bool { return h.matches(c, e) }
-		if h.location != (index.Symbol{}) && !slices.ContainsFunc(all, lacks) && slices.ContainsFunc(all, matches) {
-			return h, true
+		switch {
+		case slices.ContainsFunc(all, func(e Endpoint) bool { return len(h.hints(e)) == 0 }):
+		case h.location == index.Symbol{}:
+			unused = allOfUnknownZone
+		case slices.ContainsFunc(all, matches):
+			return slices.DeleteFunc(all, func(e Endpoint) bool { return !matches(e) }), h.used
+		default:
+			unused = h.absent
 		}
 	}
-	return h, false
+	return all, unused
 }
 
 // ZoneLabel is the label of nodes with the name of their zone.
@@ -162,10 +186,20 @@ var (
 
 // byKeys applies topology keys (KEP-536): it selects the endpoints whose node has the caller's value of the first key that
 // matches any endpoint.
-func (c Caller) byKeys(keys []index.Symbol, nodes Nodes, all []Endpoint) []Endpoint {
+func (c Caller) byKeys(keys []index.Symbol, nodes Nodes, all []Endpoint) ([]Endpoint, reason) {
 	var room [maxKeys]index.Label
 	wanted := c.labels(keys, room[:0])
-	return lowest(all, func(e Endpoint) int { return rank(c.nodeOf(e), e.Zone, nodes, wanted) })
+	selected, r := lowest(all, func(e Endpoint) reason { return rank(c.nodeOf(e), e.Zone, nodes, wanted) })
+	switch {
+	case r < excluded && wanted[r-byLabel].Key == anyKey:
+		r = allByAnyKey
+	case r < excluded:
+	case !c.Known():
+		r = noneOfUnknownNode
+	case len(wanted) == 0:
+		r = noneOfKeys
+	}
+	return selected, r
 }
 
 // labels appends the labels of the caller's node with the given keys, in the order of the keys, and "*".
@@ -180,18 +214,18 @@ func (c Caller) labels(keys []index.Symbol, dst []index.Label) []index.Label {
 	return dst
 }
 
-// rank returns the index of the first wanted label of an endpoint's node, given the node's name and zone.
-func rank(node, zone index.Symbol, nodes Nodes, wanted []index.Label) int {
+// rank returns the first wanted label of an endpoint's node, given the node's name and zone.
+func rank(node, zone index.Symbol, nodes Nodes, wanted []index.Label) reason {
 	var n *index.Node
 	if node != (index.Symbol{}) {
 		n = nodes.Node(node)
 	}
 	for i, l := range wanted {
 		if l.Key == anyKey {
-			return i
+			return byLabel + reason(i)
 		}
 		if value, ok := labelOf(n, node, zone, l.Key); ok && value == l.Value {
-			return i
+			return byLabel + reason(i)
 		}
 	}
 	return excluded
