@@ -89,7 +89,11 @@ func (k *Kubernetes) addressRecords(q *query, f result, chain []dns.RR) (records
 	if f.kind == alias {
 		return k.follow(q, f.entry.Service.Target, chain)
 	}
-	return k.rrset(q.owner, q.qtype, k.addresses(q, f)), false
+	records = k.rrset(q.owner, q.qtype, k.addresses(q, f))
+	if len(chain) == 0 || len(records) == 0 {
+		return records, false
+	}
+	return append(chain, records...), false
 }
 
 // addresses returns the addresses of a name, of both families and with duplicates.
@@ -197,45 +201,42 @@ func (k *Kubernetes) follow(q *query, target string, chain []dns.RR) (records []
 	if plugin.Name(q.owner).Matches(target) || len(chain) > maxChain || dnsutil.DuplicateCNAME(link, chain) {
 		return nil, false
 	}
+	chain = append(chain, link)
 	name := strings.ToLower(target)
 	if !dns.IsSubDomain(q.zone, target) || k.isClusterset(plugin.Zones(k.Zones).Matches(name)) {
-		return k.lookup(q, link)
+		return k.lookup(q, target, chain)
 	}
 	next := *q
 	next.owner = target
 	f := k.find(name, q.zone, q.dependencies)
 	q.explained.found(&next, &f, name, q.zone)
 	if f.kind == notFound && k.Fall.Through(name) {
-		return k.lookup(q, link)
+		return k.lookup(q, target, chain)
 	}
 	q.dependencies.onNodes(&f)
-	rest, truncated := k.addressRecords(&next, f, append(chain, link))
-	if len(rest) == 0 {
-		return nil, truncated
-	}
-	return append([]dns.RR{link}, rest...), truncated
+	return k.addressRecords(&next, f, chain)
 }
 
 // maxNested is the maximum number of queries through the server, each for a target of the one before: a target may lead back to
 // this plugin, by another zone of the block or by plugin rewrite.
 const maxNested = 8
 
-// lookup returns a CNAME, and the records of its target by a query through the server.
-func (k *Kubernetes) lookup(q *query, link *dns.CNAME) (records []dns.RR, truncated bool) {
+// lookup returns CNAMEs, and the records of their target by a query through the server.
+func (k *Kubernetes) lookup(q *query, target string, chain []dns.RR) (records []dns.RR, truncated bool) {
 	q.dependencies.onUntracked() // the target, a name of another server
 	depth, _ := q.ctx.Value(dnsserver.LoopKey{}).(int)
 	if depth >= maxNested {
 		return nil, false
 	}
 	ctx := context.WithValue(q.ctx, dnsserver.LoopKey{}, depth+1)
-	q.explained.external(link.Target)
+	q.explained.external(target)
 	state := q.state
 	state.Req = searchlist.WithoutOption(state.Req) // the search list does not apply to the target
-	reply, err := k.upstream.Lookup(ctx, state, link.Target, q.qtype)
+	reply, err := k.upstream.Lookup(ctx, state, target, q.qtype)
 	if err != nil || reply == nil {
 		return nil, false
 	}
-	return append([]dns.RR{link}, reply.Answer...), reply.Truncated
+	return append(chain, reply.Answer...), reply.Truncated
 }
 
 // srvTarget is an SRV record before its weight is calculated.

@@ -34,14 +34,17 @@ func (k *Kubernetes) soa(zone string) *dns.SOA {
 	}
 }
 
-// denialSOA returns the SOA record of a negative answer. That for a name that queries wait for is for one query: with the TTL 0,
+// deny adds the SOA record to a negative answer. That for a name that queries wait for is for one query: with the TTL 0,
 // no cache repeats it to a query that has not waited (RFC 2308 section 5).
-func (k *Kubernetes) denialSOA(zone string, waits bool) *dns.SOA {
+func (k *Kubernetes) deny(m *dns.Msg, zone string, waits bool) {
+	if len(m.Answer) > 0 {
+		return
+	}
 	soa := k.soa(zone)
 	if waits {
 		soa.Hdr.Ttl, soa.Minttl = 0, 0
 	}
-	return soa
+	m.Ns = []dns.RR{soa}
 }
 
 func (k *Kubernetes) serial() uint32 { return uint32(k.index.Modified()) } // #nosec G115 -- serials wrap, RFC 1982

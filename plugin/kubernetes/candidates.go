@@ -64,82 +64,74 @@ func (k *Kubernetes) candidateZone(ctx context.Context, name, suffix string) str
 	return zone
 }
 
-// expansion is the answer to a query with a search list while its candidates are tried.
-type expansion struct {
-	query
-	reply
-	exists bool // one of the candidates exists
-}
-
 // expand answers a query with a search list by the first candidate with data. A candidate that has only addresses of the
-// other family is answered with NODATA, so that A and AAAA never come from different names. It returns nil if the query is
-// to be answered as one without a list: it has no valid list, or the data of a candidate is not synced.
-func (k *Kubernetes) expand(q query, lower string, storable bool) *expansion {
-	all, unused := k.candidates(&q, lower)
+// other family is answered with NODATA, so that A and AAAA never come from different names. The query becomes that for the last
+// candidate that exists. ok is false, and the query is unchanged, if it is to be answered as one without a list: it has no valid
+// list, or the data of a candidate is not synced.
+func (k *Kubernetes) expand(q *query, lower string, storable bool) (a reply, ok bool) {
+	all, unused := k.candidates(q, lower)
 	if all == nil {
 		q.explained.withoutList(unused)
-		return nil
+		return reply{}, false
 	}
-	x := &expansion{query: q, reply: reply{m: newReply(q.state.Req), suffix: []byte{}}}
+	x := *q
 	if storable {
 		x.dependencies = newDependencies(k.index)
 	}
+	a = reply{m: newReply(q.state.Req), suffix: []byte{}}
+	a.m.Rcode = dns.RcodeNameError
 	found := false
 	for i := range all {
-		found = k.tryCandidate(x, &all[i])
+		found = k.tryCandidate(&x, &all[i], a.m)
 		if x.caller.needsNodes() {
 			q.explained.withoutList("since no endpoint of a candidate is selected for the caller, which may change when Nodes are read")
-			return nil
+			return reply{}, false
 		}
 		if found {
-			x.suffix, _ = searchlist.AppendSuffixes(nil, []string{all[i].suffix}) // parsed from such data, so it is valid
-			x.prependCNAME(q.owner)
+			a.suffix, _ = searchlist.AppendSuffixes(nil, []string{all[i].suffix}) // parsed from such data, so it is valid
+			a.m.Answer = withCNAME(q.owner, x.owner, a.m.Answer)
 			break
 		}
 	}
-	q.explained.expanded(x, found)
-	if !x.exists {
-		x.m.Rcode = dns.RcodeNameError
-	}
-	if len(x.m.Answer) == 0 {
-		x.m.Ns = []dns.RR{k.denialSOA(q.zone, x.waits)}
-	}
-	return x
+	q.explained.expanded(x.owner, a.m, found)
+	k.deny(a.m, q.zone, x.waits)
+	*q = x
+	return a, true
 }
 
-// tryCandidate answers with a candidate's records, and reports whether later candidates are not to be tried.
-func (k *Kubernetes) tryCandidate(x *expansion, c *candidate) bool {
+// tryCandidate adds the records of a candidate to a reply, and reports whether later candidates are not to be tried.
+func (k *Kubernetes) tryCandidate(q *query, c *candidate, m *dns.Msg) bool {
 	if c.lower == "" {
 		return false
 	}
-	f := k.find(c.lower, c.zone, x.dependencies)
-	x.explained.found(&x.query, &f, c.lower, c.zone)
-	x.waits = x.waits || f.waits
+	f := k.find(c.lower, c.zone, q.dependencies)
+	q.explained.found(q, &f, c.lower, c.zone)
+	q.waits = q.waits || f.waits
 	if f.kind == notFound {
 		return false
 	}
-	x.owner, x.zone, x.exists = c.owner, c.zone, true
-	k.mayUseCaller(&x.query, &f)
-	k.answer(&x.query, f, x.m)
-	if len(x.m.Answer) > 0 || x.caller.needsNodes() {
+	q.owner, q.zone, m.Rcode = c.owner, c.zone, dns.RcodeSuccess
+	k.mayUseCaller(q, &f)
+	k.answer(q, f, m)
+	if len(m.Answer) > 0 || q.caller.needsNodes() {
 		return true
 	}
-	for _, qtype := range searchlist.RelatedTypes[x.qtype] {
-		q := x.query
-		q.qtype, q.explained = qtype, nil // which has been explained
-		if records, _ := k.addressRecords(&q, f, nil); len(records) > 0 {
+	for _, qtype := range searchlist.RelatedTypes[q.qtype] {
+		related := *q
+		related.qtype, related.explained = qtype, nil // which has been explained
+		if records, _ := k.addressRecords(&related, f, nil); len(records) > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// prependCNAME adds a CNAME from the queried name to the candidate that the records are of.
-func (x *expansion) prependCNAME(queried string) {
-	if x.owner == queried || len(x.m.Answer) == 0 {
-		return
+// withCNAME returns the records of a candidate after a CNAME from the queried name, which has the TTL of the first record.
+func withCNAME(queried, candidate string, records []dns.RR) []dns.RR {
+	if candidate == queried || len(records) == 0 {
+		return records
 	}
-	link := &dns.CNAME{Hdr: *x.m.Answer[0].Header(), Target: x.owner}
+	link := &dns.CNAME{Hdr: *records[0].Header(), Target: candidate}
 	link.Hdr.Name, link.Hdr.Rrtype = queried, dns.TypeCNAME
-	x.m.Answer = append([]dns.RR{link}, x.m.Answer...)
+	return append([]dns.RR{link}, records...)
 }

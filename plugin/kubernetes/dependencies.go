@@ -11,9 +11,9 @@ import (
 // filled in while the index is read, since the order matters: see index.Generation. A nil *dependencies records nothing:
 // the answer is not stored.
 type dependencies struct {
-	index      records
-	properties answers.Properties
-	untracked  bool // the answer depends on data whose changes advance none of the Generations
+	index     records
+	validity  answers.Validity
+	untracked bool // the answer depends on data whose changes advance none of the Generations
 }
 
 // onUntracked marks the answer as one whose validity Generations do not bound. Every function that reads such data calls
@@ -32,7 +32,7 @@ func newDependencies(ix records) *dependencies {
 }
 
 // add adds the data that a Generation counts. The data must be read after the call.
-func (d *dependencies) add(g *index.Generation) { d.properties.DependOn(g) }
+func (d *dependencies) add(g *index.Generation) { d.validity.DependOn(g) }
 
 // onNamespace adds the existence of a namespace.
 func (d *dependencies) onNamespace(name string) {
@@ -79,6 +79,6 @@ func (d *dependencies) onObject(ix records, n *objectName) *index.Entry {
 			return e
 		}
 	}
-	d.properties.End()
+	d.validity.End()
 	return e
 }

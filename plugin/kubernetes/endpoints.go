@@ -45,7 +45,7 @@ func (c *queryCaller) view() answers.View {
 
 // count counts an answer that depends on the caller.
 func (c *queryCaller) count() {
-	if c.isUsed() && c.evidence != noAddress {
+	if c.evidence != noAddress {
 		callersTotal[c.evidence].Inc()
 	}
 }

@@ -340,15 +340,15 @@ func (x *explanation) withoutList(reason string) {
 }
 
 // expanded adds the result of a search list; found is false if no candidate ends the search.
-func (x *explanation) expanded(e *expansion, found bool) {
+func (x *explanation) expanded(owner string, m *dns.Msg, found bool) {
 	switch {
 	case x == nil:
 	case !found:
 		x.add("search list of the query: no candidate has records of the type")
-	case len(e.m.Answer) == 0:
-		x.add("search list of the query: NODATA, candidate %s has addresses, but no records of the type", e.owner)
+	case len(m.Answer) == 0:
+		x.add("search list of the query: NODATA, candidate %s has addresses, but no records of the type", owner)
 	default:
-		x.add("search list of the query: answered with the records of candidate %s", e.owner)
+		x.add("search list of the query: answered with the records of candidate %s", owner)
 	}
 }
 

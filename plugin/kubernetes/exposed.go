@@ -41,7 +41,7 @@ func (x exposedServices) tracked(v *answers.Validity, lookup func(*dependencies)
 	}
 	d := newDependencies(x.k.index)
 	lookup(d)
-	v.Join(&d.properties.Validity)
+	v.Join(&d.validity)
 }
 
 // Find implements exposed.Services.

@@ -259,53 +259,72 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	if synced && len(k.clustersets) > 0 && searchlist.HasOption(r) {
 		stale = stale || k.areRestored(imports) // of which a candidate may be
 	}
-	storable := synced && !stale && k.isStorable(r, name, inFront) && !isFallthrough(ctx)
+	storable := synced && !stale && k.isStorable(r, name, inFront != nil) && !isFallthrough(ctx)
 	q := query{ctx: ctx, state: state, zone: zone, owner: qname, qtype: state.QType(), stale: stale, explained: explained}
 	if explained != nil {
 		explained.begin(&q, synced)
 		defer explained.inspect(ctx)
 	}
-	if synced {
-		if x := k.expand(q, name, storable); x != nil {
-			return k.send(&x.query, &x.reply, inFront)
-		}
-	}
-	a := reply{m: newReply(r)}
-	if storable {
-		q.dependencies = newDependencies(k.index)
-	}
-	f := k.find(name, zone, q.dependencies)
-	explained.found(&q, &f, name, zone)
-	if f.kind == notFound && k.Fall.Through(name) {
+	a := k.reply(&q, name, synced, storable)
+	if a.m == nil {
 		explained.passedOn()
 		return plugin.NextOrFailure(k.Name(), k.Next, withFallthrough(ctx), w, r)
 	}
-	k.mayUseCaller(&q, &f)
-	q.waits = f.waits
+	if q.caller.isUsed() {
+		q.caller.count()
+		answers.MarkPrivate(ctx)
+		q.stale = q.stale || !k.nodesSynced.Load() && k.areRestored(nodes)
+	}
+	p := k.properties(&q, &a) // before plugins closer to the client modify the reply
 	switch {
-	case !f.isFixed(q.qtype) && !synced:
-		a.m.Rcode = dns.RcodeServerFailure
-	case f.kind == notFound:
-		a.m.Rcode = dns.RcodeNameError
-	default:
-		k.answer(&q, f, a.m)
+	case inFront != nil:
+		*inFront = p
+	case q.dependencies != nil && !p.Ended():
+		k.space.PutReply(r, a.m, &p)
 	}
-	if q.caller.needsNodes() {
-		a.m.Rcode = dns.RcodeServerFailure
-	}
-	explained.replied(&q, name, a.m)
-	if len(a.m.Answer) == 0 {
-		a.m.Ns = []dns.RR{k.denialSOA(zone, q.waits)}
-	}
-	return k.send(&q, &a, inFront)
+	return q.write(&a)
 }
 
-// reply is a reply with its search list option.
+// reply is a reply with its search list option. The zero reply is that of the next plugin.
 type reply struct {
 	m *dns.Msg
 	// suffix is the data of the option in the reply: the suffix of the candidate that it answers, empty if no candidate has
 	// data. It is nil, and the reply has no option, if the query was answered as one without a search list.
 	suffix []byte
+}
+
+// reply returns the reply to a query for a name, in lower case. It is the zero reply if option fallthrough applies.
+func (k *Kubernetes) reply(q *query, name string, synced, storable bool) reply {
+	if synced {
+		if a, ok := k.expand(q, name, storable); ok {
+			return a
+		}
+	}
+	if storable {
+		q.dependencies = newDependencies(k.index)
+	}
+	f := k.find(name, q.zone, q.dependencies)
+	q.explained.found(q, &f, name, q.zone)
+	if f.kind == notFound && k.Fall.Through(name) {
+		return reply{}
+	}
+	k.mayUseCaller(q, &f)
+	q.waits = f.waits
+	m := newReply(q.state.Req)
+	switch {
+	case !f.isFixed(q.qtype) && !synced:
+		m.Rcode = dns.RcodeServerFailure
+	case f.kind == notFound:
+		m.Rcode = dns.RcodeNameError
+	default:
+		k.answer(q, f, m)
+	}
+	if q.caller.needsNodes() {
+		m.Rcode = dns.RcodeServerFailure
+	}
+	q.explained.replied(q, name, m)
+	k.deny(m, q.zone, q.waits)
+	return reply{m: m}
 }
 
 func newReply(r *dns.Msg) *dns.Msg {
@@ -314,11 +333,8 @@ func newReply(r *dns.Msg) *dns.Msg {
 	return m
 }
 
-// send stores a reply and writes it.
-func (k *Kubernetes) send(q *query, a *reply, inFront *answers.Properties) (int, error) {
-	q.caller.count()
-	q.stale = q.stale || q.caller.isUsed() && !k.nodesSynced.Load() && k.areRestored(nodes)
-	k.store(q, a, inFront) // before plugins closer to the client modify it
+// write writes a reply.
+func (q *query) write(a *reply) (int, error) {
 	m := a.m
 	if a.suffix != nil {
 		m = searchlist.WithOption(m, a.suffix)

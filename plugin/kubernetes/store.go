@@ -10,13 +10,13 @@ import (
 )
 
 // isStorable reports whether the answer to a query may be stored, given its name in lower case: by a cache in front of this
-// plugin, which passes inFront, or for the fast path.
-func (k *Kubernetes) isStorable(r *dns.Msg, lower string, inFront *answers.Properties) bool {
+// plugin, or for the fast path.
+func (k *Kubernetes) isStorable(r *dns.Msg, lower string, cache bool) bool {
 	if !isLookup(r) {
 		return false
 	}
 	// The fast path would return the upper case of this query's name to every client.
-	return inFront != nil || !k.late && k.space != nil && k.space.ByGeneration.Load() && r.Question[0].Name == lower
+	return cache || !k.late && k.space != nil && k.space.ByGeneration.Load() && r.Question[0].Name == lower
 }
 
 // isLookup reports whether a query is for records of a name in the cluster. For DS the server may query the block of a
@@ -45,47 +45,35 @@ func (k *Kubernetes) isStillSynced(q *query, a *reply) bool {
 	return k.isSynced(q.zone)
 }
 
-// store stores a reply until its dependencies change: in the cache in front, or else for the fast path.
-func (k *Kubernetes) store(q *query, a *reply, inFront *answers.Properties) {
-	private := q.caller.isUsed()
-	if private {
-		answers.MarkPrivate(q.ctx)
-	}
-	waits := q.waits && len(a.m.Answer) == 0
-	if inFront != nil {
-		inFront.Waits = waits
-	}
+// properties returns the Properties of a reply. Without a Generation it is not stored for the fast path, and a cache stores it for its
+// TTL, or not at all if the validity has ended.
+func (k *Kubernetes) properties(q *query, a *reply) (p answers.Properties) {
+	p.Waits = q.waits && len(a.m.Answer) == 0
 	d := q.dependencies
 	if d == nil || q.stale {
-		return
+		return p
 	}
-	p := &d.properties
 	if !k.isStillSynced(q, a) {
-		p.End()
+		d.validity.End()
 	}
-	if p.Ended() && inFront != nil {
-		inFront.Validity = p.Validity // otherwise the cache would store the reply for its TTL
+	switch {
+	case d.validity.Ended():
+		p.Validity = d.validity
+		return p
+	case d.untracked || a.m.Truncated || q.caller.needsNodes():
+		return p
 	}
-	if p.Ended() || d.untracked || a.m.Truncated || q.caller.needsNodes() {
-		return
-	}
-	if len(a.m.Answer) == 0 {
-		p.Waits = waits
-		if !k.signed {
-			p.Serial = k.index
-		}
+	p.Validity = d.validity
+	if len(a.m.Answer) == 0 && !k.signed {
+		p.Serial = k.index
 	}
 	// The SOA record and the targets of SRV have the zone in the case of the query.
 	p.AnyCase = len(a.m.Answer) > 0 && q.qtype != dns.TypeSRV
 	if a.suffix != nil {
 		p.Options = searchlist.AppendOption(nil, a.suffix)
 	}
-	if private {
+	if q.caller.isUsed() {
 		p.Views, p.View = k.callers, q.caller.view()
 	}
-	if inFront != nil {
-		*inFront = *p
-		return
-	}
-	k.space.PutReply(q.state.Req, a.m, p)
+	return p
 }
