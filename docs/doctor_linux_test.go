@@ -3,13 +3,14 @@ package docs
 import (
 	"encoding/json"
 	"errors"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/nearside-dns/nearside/test/daemon"
 )
@@ -55,9 +56,7 @@ func TestChecksOfDoctor(t *testing.T) {
 		conf:     "nameserver 127.0.0.1\n",
 		corefile: "import none/*.server\n.:1 {\n import none/*.override\n fastpath {\n  kernel on\n }\n prometheus 127.0.0.1:1\n}\n",
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, text)
 	}
 	cmd := exec.Command(daemon.Program(t, "nodecache"), "doctor", "-o", "json", "-localip", "127.0.0.98,::1", "-dns.port", "1", "-conf", corefile,
 		"-clusterdns", "127.0.0.1:1", "-upstream", "127.0.0.1:1", "-health-port", "1", "-resolvconf", conf)
@@ -68,9 +67,7 @@ func TestChecksOfDoctor(t *testing.T) {
 		t.Errorf("beside the lines it prints %q", exit.Stderr)
 	}
 	var lines []struct{ Check string }
-	if err := json.Unmarshal(out, &lines); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, json.Unmarshal(out, &lines))
 	var checks []string
 	for _, l := range lines {
 		checks = append(checks, strings.Replace(l.Check, "port 1 ", "port 53 ", 1)) // its name with the default port

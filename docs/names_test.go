@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // configuration is the page with all metrics.
@@ -148,9 +150,7 @@ func foldersOf(t *testing.T, folder string) (all []string) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
@@ -205,9 +205,7 @@ func TestLogsOfDocuments(t *testing.T) {
 			sources = append(sources, string(text))
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 	}
 	count := 0
 	for name, text := range documents(t) {

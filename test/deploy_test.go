@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"go.yaml.in/yaml/v3"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -47,13 +49,9 @@ func objects(text []byte) (all []runtime.Object, err error) {
 func kustomized(t *testing.T, folder string) (all []runtime.Object) {
 	t.Helper()
 	var kustomization struct{ Resources []string }
-	if err := yaml.Unmarshal([]byte(read(t, filepath.Join(folder, "kustomization.yaml"))), &kustomization); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, yaml.Unmarshal([]byte(kit.Read(t, filepath.Join(folder, "kustomization.yaml"))), &kustomization))
 	files, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, f := range files {
 		if f.Name() == "README.md" || f.Name() == "kustomization.yaml" {
 			continue
@@ -61,7 +59,7 @@ func kustomized(t *testing.T, folder string) (all []runtime.Object) {
 		if !slices.Contains(kustomization.Resources, f.Name()) {
 			t.Errorf("%s is not in the kustomization", f.Name())
 		}
-		found, err := objects([]byte(read(t, filepath.Join(folder, f.Name()))))
+		found, err := objects([]byte(kit.Read(t, filepath.Join(folder, f.Name()))))
 		if err != nil {
 			t.Fatalf("%s: %v", f.Name(), err)
 		}
@@ -94,16 +92,14 @@ func create(t *testing.T, client kubernetes.Interface, all []runtime.Object, opt
 		default:
 			t.Fatalf("there is a %T", o)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 	}
 }
 
 // TestMulticlusterOverlay asserts that the overlay of the README names the binding, and a field of it.
 func TestMulticlusterOverlay(t *testing.T) {
 	folder := filepath.Join(root, "deploy", "multicluster")
-	shown := slices.DeleteFunc(blocks(read(t, filepath.Join(folder, "README.md"))), func(b block) bool { return b.language != "yaml" })
+	shown := slices.DeleteFunc(blocks(kit.Read(t, filepath.Join(folder, "README.md"))), func(b block) bool { return b.language != "yaml" })
 	if len(shown) != 1 {
 		t.Fatalf("there are %d blocks of YAML", len(shown))
 	}
@@ -113,13 +109,9 @@ func TestMulticlusterOverlay(t *testing.T) {
 			Patch  string
 		}
 	}
-	if err := yaml.Unmarshal([]byte(shown[0].text), &overlay); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, yaml.Unmarshal([]byte(shown[0].text), &overlay))
 	var operations []struct{ Op, Path, Value string }
-	if err := yaml.Unmarshal([]byte(overlay.Patches[0].Patch), &operations); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, yaml.Unmarshal([]byte(overlay.Patches[0].Patch), &operations))
 	if len(operations) != 1 || operations[0].Op != "replace" || operations[0].Path != "/subjects/0/name" || operations[0].Value == "" {
 		t.Errorf("the overlay has %+v", operations)
 	}
@@ -145,9 +137,7 @@ func TestMulticlusterRights(t *testing.T) {
 		review, err := client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource},
 		}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return review.Status.Allowed
 	}
 	const account = "system:serviceaccount:kube-system:coredns"

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // daemonEnds bounds the wait for the end of a program.
@@ -125,9 +127,7 @@ func missing(t *testing.T, folder string) (all []string) {
 
 func TestPlugins(t *testing.T) {
 	folders, err := os.ReadDir(filepath.Join(root, "plugin"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, f := range folders {
 		if f.Name() == "internal" {
 			continue
@@ -138,9 +138,7 @@ func TestPlugins(t *testing.T) {
 	}
 	t.Run("can fail", func(t *testing.T) {
 		empty, half := t.TempDir(), t.TempDir()
-		if err := os.WriteFile(filepath.Join(half, "README.md"), []byte("\n## Name\n\n## Description\n\n## Syntax\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, filepath.Join(half, "README.md"), "\n## Name\n\n## Description\n\n## Syntax\n")
 		if got := missing(t, empty); !slices.Equal(got, []string{"README.md"}) {
 			t.Errorf("an empty folder lacks %q", got)
 		}
@@ -154,25 +152,17 @@ func TestPlugins(t *testing.T) {
 func keyPair(t *testing.T, folder string) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for name, b := range map[string]*pem.Block{
 		"cert.pem": {Type: "CERTIFICATE", Bytes: der},
 		"key.pem":  {Type: "PRIVATE KEY", Bytes: private},
 	} {
-		if err := os.WriteFile(filepath.Join(folder, name), pem.EncodeToMemory(b), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.WriteFile(filepath.Join(folder, name), pem.EncodeToMemory(b), 0o600))
 	}
 	return filepath.Join(folder, "cert.pem")
 }

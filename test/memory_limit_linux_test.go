@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -44,11 +46,8 @@ func groupFiles(t *testing.T) memoryFiles {
 		}
 		return memoryFiles{parent: root, limit: "memory.max", swap: "memory.swap.max", kills: "memory.events"}
 	}
-	text, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
+	text := kit.Read(t, "/proc/self/cgroup")
+	for line := range strings.Lines(text) {
 		if parts := strings.SplitN(strings.TrimSpace(line), ":", 3); len(parts) == 3 && parts[1] == "memory" {
 			return memoryFiles{
 				parent: filepath.Join(root, "memory", parts[2]),
@@ -87,14 +86,10 @@ func limited(t *testing.T, program string, limit int) (path string, kills func()
 	_ = os.WriteFile(filepath.Join(folder, files.swap), []byte(strconv.Itoa(ofSwap)), 0) // it may be missing, as without swap
 	path = filepath.Join(t.TempDir(), "limited")
 	script := fmt.Sprintf("#!/bin/sh\necho $$ > %s/cgroup.procs && exec %s \"$@\"\n", folder, program)
-	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(path, []byte(script), 0o700))
 	return path, func() int {
 		text, err := os.ReadFile(filepath.Join(folder, files.kills))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		for line := range strings.Lines(string(text)) {
 			if n, ok := strings.CutPrefix(line, "oom_kill "); ok {
 				if killed, err := strconv.Atoi(strings.TrimSpace(n)); err == nil {
@@ -122,12 +117,9 @@ func TestMemoryLimit(t *testing.T) {
 		checkMemoryLimit(t, 16<<20, generated.Cluster{Services: 3000, Endpoints: 60_000, Nodes: 100, Namespaces: 50, Headless: 0.1, Seed: 1})
 	})
 	t.Run("deploy", func(t *testing.T) {
-		manifest, err := os.ReadFile("../deploy/clusterdns/deployment.yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		manifest := kit.Read(t, "../deploy/clusterdns/deployment.yaml")
 		var mebibytes int
-		_, rest, _ := strings.Cut(string(manifest), "limits:\n")
+		_, rest, _ := strings.Cut(manifest, "limits:\n")
 		if _, err := fmt.Sscanf(strings.TrimSpace(rest), "memory: %dMi", &mebibytes); err != nil {
 			t.Fatal(err)
 		}
@@ -139,12 +131,8 @@ func checkMemoryLimit(t *testing.T, limit int, cluster generated.Cluster) {
 	path, kills := limited(t, daemon.ProgramWithoutRace(t, "clusterdns"), limit)
 	api := kubeapi.New(t)
 	var objects []runtime.Object
-	if err := cluster.Each(func(o runtime.Object) error { objects = append(objects, o); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if err := api.Load(objects...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, cluster.Each(func(o runtime.Object) error { objects = append(objects, o); return nil }))
+	kit.Must(t, api.Load(objects...))
 	metrics := fmt.Sprintf("127.0.0.1:%d", daemon.FreePort(t))
 	p := daemon.Launch(t, path, fmt.Sprintf(".:PORT {\n bind 127.0.0.1\n errors\n prometheus %s\n kubernetes cluster.local {\n  endpoint %s\n  startup_timeout 30s\n }\n}\n", metrics, api.URL()))
 	last := cluster.Service(cluster.Services - 1)
@@ -166,9 +154,7 @@ func checkMemoryLimit(t *testing.T, limit int, cluster generated.Cluster) {
 	}
 	for range 2 { // client-go waits longer each time
 		before, begin := api.Requests(), time.Now()
-		if err := api.Expire(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, api.Expire())
 		for _, resource := range []string{"services", "endpointslices", "namespaces"} {
 			api.DropWatches(resource)
 		}

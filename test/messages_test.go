@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
@@ -14,9 +16,9 @@ import (
 func TestDuplicateServerBlock(t *testing.T) {
 	const second = "\n.:5399 {\n    errors\n}\n"
 	imported := filepath.Join(t.TempDir(), "imported")
-	write(t, imported, "# comment\n.:5399 {\n    errors\n}\n")
+	kit.Write(t, imported, "# comment\n.:5399 {\n    errors\n}\n")
 	directives := filepath.Join(t.TempDir(), "directives")
-	write(t, directives, "errors\n")
+	kit.Write(t, directives, "errors\n")
 	paths := map[string]string{"clusterdns": daemon.Program(t, "clusterdns"), "nodecache": daemon.Program(t, "nodecache")}
 	for program, path := range paths {
 		for _, tc := range []struct{ name, corefile, want string }{
@@ -33,7 +35,7 @@ func TestDuplicateServerBlock(t *testing.T) {
 		} {
 			t.Run(program+"/"+tc.name, func(t *testing.T) {
 				file := filepath.Join(t.TempDir(), "Corefile")
-				write(t, file, tc.corefile)
+				kit.Write(t, file, tc.corefile)
 				code, output := run(t, "", path, "-conf", file)
 				if want := strings.ReplaceAll(tc.want, "FILE", file); code != 1 || !strings.Contains(output, want) || strings.Count(output, "\n") != 1 {
 					t.Errorf("exit code %d and %q, want 1 and one line with %q", code, output, want)
@@ -43,8 +45,8 @@ func TestDuplicateServerBlock(t *testing.T) {
 	}
 	t.Run("rendered", func(t *testing.T) {
 		base, resolvConf := filepath.Join(t.TempDir(), "base"), filepath.Join(t.TempDir(), "resolv.conf")
-		write(t, resolvConf, "nameserver 10.99.0.1\n")
-		write(t, base, "a.example:5399 {\n    forward . "+resolvConf+"\n}\n.:5399 {\n}\n"+second) // forward has more tokens then
+		kit.Write(t, resolvConf, "nameserver 10.99.0.1\n")
+		kit.Write(t, base, "a.example:5399 {\n    forward . "+resolvConf+"\n}\n.:5399 {\n}\n"+second) // forward has more tokens then
 		code, output := run(t, "", paths["nodecache"], "-basecorefile", base, "-conf", filepath.Join(t.TempDir(), "Corefile"))
 		if want := fmt.Sprintf("%s:7 - cannot serve dns://.:5399 - it is already defined at %s:4: ", base, base); code != 1 || !strings.Contains(output, want) {
 			t.Errorf("exit code %d and %q, want 1 and %q", code, output, want)

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
@@ -28,7 +30,7 @@ func newEndpoint(t *testing.T) endpoint {
 	t.Helper()
 	e := endpoint{fmt.Sprintf("127.0.0.1:%d", daemon.FreePort(t)), t.TempDir()}
 	keyPair(t, e.folder)
-	write(t, e.file("web.yml"), webConfig)
+	kit.Write(t, e.file("web.yml"), webConfig)
 	return e
 }
 
@@ -37,14 +39,12 @@ func (e endpoint) file(name string) string { return filepath.Join(e.folder, name
 // certificate returns the certificate in the file.
 func (e endpoint) certificate(t *testing.T) *x509.Certificate {
 	t.Helper()
-	block, _ := pem.Decode([]byte(read(t, e.file("cert.pem"))))
+	block, _ := pem.Decode([]byte(kit.Read(t, e.file("cert.pem"))))
 	if block == nil {
 		t.Fatal("no certificate in the file")
 	}
 	certificate, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return certificate
 }
 
@@ -104,7 +104,7 @@ func TestMetricsTLS(t *testing.T) {
 			}
 			t.Run("invalid renewal of -metrics-listen-address", func(t *testing.T) {
 				before := flags.certificate(t)
-				write(t, flags.file("key.pem"), "")
+				kit.Write(t, flags.file("key.pem"), "")
 				within(t, "the error", func() bool { return lines(p, "the last valid certificate stays in use: failed to load") == 1 })
 				if got, err := flags.get(); err != nil || !got.Equal(before) {
 					t.Errorf("error %v, or another certificate", err)
@@ -113,7 +113,7 @@ func TestMetricsTLS(t *testing.T) {
 				within(t, "valid files", flags.serves(flags.certificate(t)))
 			})
 			t.Run("invalid renewal of prometheus", func(t *testing.T) { // as in CoreDNS, which reads the files at each handshake
-				write(t, directive.file("key.pem"), "")
+				kit.Write(t, directive.file("key.pem"), "")
 				if _, err := directive.get(); err == nil {
 					t.Error("metrics without a key")
 				}
@@ -131,9 +131,7 @@ func TestMetricsTLS(t *testing.T) {
 // metricsTLSAtStart has files that are invalid when the program starts: the log names them, and DNS is answered.
 func metricsTLSAtStart(t *testing.T, path string) {
 	directive, flags := newEndpoint(t), newEndpoint(t)
-	if err := os.Remove(directive.file("cert.pem")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Remove(directive.file("cert.pem")))
 	p := daemon.Start(t, path, fmt.Sprintf(".:PORT {\n    bind 127.0.0.1\n    prometheus %s {\n        tls %s\n    }\n    whoami\n}\n", directive.address, directive.file("web.yml")),
 		"-metrics-listen-address", flags.address, "-tls-enabled", "-tls-cert-file", flags.file("none"), "-tls-private-key-file", flags.file("key.pem"))
 	for _, want := range []string{
@@ -145,9 +143,7 @@ func metricsTLSAtStart(t *testing.T, path string) {
 	if got := question(p.Addr, "a.example."); got != "NOERROR" {
 		t.Errorf("DNS: %s", got)
 	}
-	if err := os.Rename(flags.file("cert.pem"), flags.file("none")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Rename(flags.file("cert.pem"), flags.file("none")))
 	within(t, "metrics with the file", func() bool {
 		_, err := flags.get()
 		return err == nil

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
@@ -45,8 +47,8 @@ func TestNodecacheChart(t *testing.T) {
 	for _, zone := range []string{".:53", "in-addr.arpa:53", "ip6.arpa:53"} {
 		zones.WriteString(strings.Replace(zoneOfChart, "ZONE", zone, 1))
 	}
-	write(t, filepath.Join(etc, "coredns", "Corefile.base"), zones.String())
-	write(t, filepath.Join(etc, "resolv.conf"), "nameserver 10.99.0.1\n")
+	kit.Write(t, filepath.Join(etc, "coredns", "Corefile.base"), zones.String())
+	kit.Write(t, filepath.Join(etc, "resolv.conf"), "nameserver 10.99.0.1\n")
 	mount(t, etc, "/etc")
 	t.Setenv("KUBE_DNS_SERVICE_HOST", "10.96.0.10")
 	args := []string{"-localip", "169.254.20.11", "-skipteardown=true", "-setupinterface=true", "-setupiptables=false", "-health-port", "8080",

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
@@ -82,7 +84,7 @@ const (
 // stockTemplate is the Corefile of node-local-dns in Kubernetes' manifest.
 func stockTemplate(t *testing.T) string {
 	t.Helper()
-	return read(t, filepath.Join(root, "cmd", "internal", "nodelocaldns", "testdata", "render", "stock.base"))
+	return kit.Read(t, filepath.Join(root, "cmd", "internal", "nodelocaldns", "testdata", "render", "stock.base"))
 }
 
 // stockNode is a node with nodecache, with the command line of node-local-dns's manifest, and a pod that sends queries.
@@ -102,7 +104,7 @@ func startStock(t *testing.T, program, template string, args ...string) *stockNo
 	serveReporting(t, n.bed.Upstream, "cluster", "10.96.0.11")
 	serveReporting(t, n.bed.Upstream, "resolver", "10.2.0.53")
 	n.bed.Node.Etc(t, "resolv.conf", "nameserver 10.2.0.53\n")
-	write(t, n.base, template)
+	kit.Write(t, n.base, template)
 	n.process = n.bed.Node.StartWith(t, []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=10.96.0.11"}, program, append([]string{
 		"-localip", "169.254.20.10,10.96.0.10", "-upstreamsvc", "kube-dns-upstream", "-conf", filepath.Join(folder, "Corefile"),
 		"-basecorefile", n.base, "-node-name", "node-a", "-node-zone", "zone-1",
@@ -152,12 +154,12 @@ func TestNodecacheClusterset(t *testing.T) {
 		}
 	}
 
-	write(t, n.base, stock+"clusterset.local:53 {\n    bind __PILLAR__LOCAL__DNS__\n    forward . 10.2.0.53\n}\n")
+	kit.Write(t, n.base, stock+"clusterset.local:53 {\n    bind __PILLAR__LOCAL__DNS__\n    forward . 10.2.0.53\n}\n")
 	n.await(t, "clusterset.local.", "resolver udp ")
 	if got := n.ask("udp", "169.254.20.10", "mesh.example."); got != ofCluster {
 		t.Errorf("the other zone: %q", got)
 	}
-	write(t, n.base, stock)
+	kit.Write(t, n.base, stock)
 	n.await(t, "clusterset.local.", ofCluster)
 	line := "no block for clusterset.local of -clusterset-zone is added, it is a zone of " + n.base + ":"
 	if count := strings.Count(n.process.Output(), line); count != 1 {

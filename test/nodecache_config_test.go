@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
@@ -76,7 +78,7 @@ func TestNodecacheTemplate(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			base := filepath.Join(t.TempDir(), "base")
-			write(t, base, tc.text)
+			kit.Write(t, base, tc.text)
 			args := []string{"-basecorefile", base, "-conf", filepath.Join(t.TempDir(), "Corefile")}
 			code, output := run(t, "", path, append(args, strings.Fields(tc.args)...)...)
 			if code != 1 || !strings.Contains(output, tc.want) || strings.Count(output, "\n") != 1 || strings.Contains(output, "nil") {
@@ -86,21 +88,12 @@ func TestNodecacheTemplate(t *testing.T) {
 	}
 }
 
-func write(t testing.TB, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // nameserver answers every question with the same address, after a delay.
 func nameserver(t testing.TB, address string, delay time.Duration) (addr string, asked *atomic.Int64) {
 	t.Helper()
 	asked = new(atomic.Int64)
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
 		asked.Add(1)
 		time.Sleep(delay)
@@ -171,15 +164,13 @@ func (m *configMapMount) swap(t testing.TB, files map[string]string) {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 	}
 	m.version++
 	now := ".." + strconv.Itoa(m.version)
 	must(os.MkdirAll(filepath.Join(m.path, now), 0o700))
 	for name, text := range files {
-		write(t, filepath.Join(m.path, now, name), text)
+		kit.Write(t, filepath.Join(m.path, now, name), text)
 	}
 	must(os.Symlink(now, filepath.Join(m.path, "..data_tmp")))
 	must(os.Rename(filepath.Join(m.path, "..data_tmp"), filepath.Join(m.path, "..data")))
@@ -257,7 +248,7 @@ func TestNodecacheTemplateChanges(t *testing.T) {
 	metrics := fmt.Sprintf("127.0.0.1:%d", daemon.FreePort(t))
 	p := daemon.Launch(t, daemon.Program(t, "nodecache"), "", "-basecorefile", base, "-syncinterval", "1h", "-metrics-listen-address", metrics)
 	within(t, "served", answersWith(addr, "a.example.", "192.0.2.1"))
-	if got := read(t, p.Corefile); !strings.HasPrefix(got, "# Rendered by nodecache") || !strings.Contains(got, one) {
+	if got := kit.Read(t, p.Corefile); !strings.HasPrefix(got, "# Rendered by nodecache") || !strings.Contains(got, one) {
 		t.Errorf("written was %q", got)
 	}
 	for i, broken := range []string{
@@ -343,29 +334,21 @@ func TestClosedStdout(t *testing.T) {
 		t.Run(program, func(t *testing.T) {
 			t.Parallel()
 			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			address := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
 			conf := filepath.Join(t.TempDir(), "Corefile")
-			write(t, conf, ".:"+address[len("127.0.0.1:"):]+" {\n    bind 127.0.0.1\n    template IN A {\n        answer \"{{ .Name }} 1 IN A 192.0.2.1\"\n    }\n}\n")
+			kit.Write(t, conf, ".:"+address[len("127.0.0.1:"):]+" {\n    bind 127.0.0.1\n    template IN A {\n        answer \"{{ .Name }} 1 IN A 192.0.2.1\"\n    }\n}\n")
 			cmd := exec.Command(daemon.Program(t, program), "-conf", conf)
 			cmd.Stdout, cmd.Stderr = w, w
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, cmd.Start())
 			defer func() { _ = cmd.Process.Kill() }() // unless it has ended
 			within(t, "answers", answersWith(address, "a.example.", "192.0.2.1"))
-			if err := errors.Join(w.Close(), r.Close()); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, errors.Join(w.Close(), r.Close()))
 			for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM} { // each causes log lines
 				if got := question(address, "b.example."); got != "192.0.2.1" {
 					t.Errorf("before %s the answer is %s", s, got)
 				}
-				if err := cmd.Process.Signal(s); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, cmd.Process.Signal(s))
 				time.Sleep(100 * time.Millisecond)
 			}
 			if err := cmd.Wait(); err != nil {
@@ -429,16 +412,16 @@ func TestNodecacheImport(t *testing.T) {
 	text := func(address string) string {
 		return "template IN A {\n    answer \"{{ .Name }} 1 IN A " + address + "\"\n}\n"
 	}
-	write(t, imported, text("192.0.2.1"))
+	kit.Write(t, imported, text("192.0.2.1"))
 	p := daemon.Start(t, daemon.Program(t, "nodecache"), ".:PORT {\n    bind 127.0.0.1\n    import "+imported+"\n}\nimport "+filepath.Dir(imported)+"/*.server\n", "-syncinterval", "1h")
 	for i := range 3 {
 		address := fmt.Sprintf("192.0.2.%d", 10+i)
-		write(t, imported, text(address))
+		kit.Write(t, imported, text(address))
 		within(t, "reloaded", answersWith(p.Addr, "a.example.", address))
 	}
-	write(t, filepath.Join(filepath.Dir(imported), "b.server"), fmt.Sprintf("b.example:%d {\n bind 127.0.0.1\n %s}\n", p.Port, text("192.0.2.99")))
+	kit.Write(t, filepath.Join(filepath.Dir(imported), "b.server"), fmt.Sprintf("b.example:%d {\n bind 127.0.0.1\n %s}\n", p.Port, text("192.0.2.99")))
 	within(t, "another file", answersWith(p.Addr, "a.b.example.", "192.0.2.99"))
-	write(t, imported, "forward . __PILLAR__CLUSTER__DNS__\n")
+	kit.Write(t, imported, "forward . __PILLAR__CLUSTER__DNS__\n")
 	within(t, "a variable there is refused", func() bool { return lines(p, imported+":1 - __PILLAR__CLUSTER__DNS__ is in an imported file") == 1 })
 	if got := question(p.Addr, "c.example."); got != "192.0.2.12" {
 		t.Errorf("with a variable in the imported file the answer is %s", got)
@@ -462,14 +445,10 @@ func TestNodecacheOverlap(t *testing.T) {
 		t.Errorf("output %s", young.Output())
 	}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	third := daemon.Start(t, path, corefile, "-metrics-listen-address", taken.Addr().String(), "-syncinterval", "1s")
 	within(t, "the port is taken", func() bool { return lines(third, "Metrics are not served on -metrics-listen-address") == 1 })
-	if err := taken.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, taken.Close())
 	within(t, "the port is free again", func() bool {
 		return strings.Contains(get(t, "http://"+taken.Addr().String()+"/metrics"), "coredns_nodecache_setup_errors_total")
 	})

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
@@ -128,10 +130,8 @@ func TestNodecacheResolvConf(t *testing.T) {
 		for _, s := range servers {
 			text += "nameserver " + s + "\n"
 		}
-		write(t, conf+".new", text)
-		if err := os.Rename(conf+".new", conf); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, conf+".new", text)
+		kit.Must(t, os.Rename(conf+".new", conf))
 	}
 	gives := func(p *daemon.Process, want string) func() bool {
 		return func() bool { return textOf(p.Addr, "a.example.") == want }
@@ -176,9 +176,9 @@ func TestNodecacheUnusableResolvConf(t *testing.T) {
 	resolver(t, "10.96.0.11", "udp", "tcp")
 	resolver(t, "10.99.0.1", "udp", "tcp")
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	write(t, conf, "nameserver 127.0.0.53\n")
+	kit.Write(t, conf, "nameserver 127.0.0.53\n")
 	for _, all := range []string{"0.0.0.0", "::"} {
-		write(t, conf, "nameserver 127.0.0.53\n")
+		kit.Write(t, conf, "nameserver 127.0.0.53\n")
 		corefile := "cluster.local:1053 {\n    bind " + all + "\n    forward . 10.96.0.11\n}\n" +
 			".:1053 {\n    bind " + all + "\n    forward . " + conf + " {\n        max_fails 1\n    }\n}\n"
 		p := daemon.Launch(t, path, corefile, "-localip", "169.254.20.10,fd00::10", "-dns.port", "1053", "-setupinterface=false", "-setupiptables=false", "-syncinterval", "1h")
@@ -191,11 +191,11 @@ func TestNodecacheUnusableResolvConf(t *testing.T) {
 		if got := lines(p, conf+" names only 127.0.0.53, which would loop back to this node"); got != 1 {
 			t.Errorf("%d lines name file and reason", got)
 		}
-		write(t, conf, "nameserver 10.99.0.1\n")
+		kit.Write(t, conf, "nameserver 10.99.0.1\n")
 		for _, local := range []string{"169.254.20.10:1053", "[fd00::10]:1053"} {
 			within(t, "mended", func() bool { return textOf(local, "b.example.") == "10.99.0.1/tcp" })
 		}
-		write(t, conf, "nameserver 127.0.0.53\n")
+		kit.Write(t, conf, "nameserver 127.0.0.53\n")
 		within(t, "useless again", func() bool { return lines(p, "Not reloaded, the previous configuration stays in use: ") == 1 })
 		if got := textOf("169.254.20.10:1053", "c.example."); got != "10.99.0.1/tcp" {
 			t.Errorf("with a useless resolv.conf the answer is %s", got)
@@ -215,10 +215,10 @@ func TestNodecacheStock(t *testing.T) {
 	resolver(t, "10.99.0.1", "udp", "tcp")
 	resolver(t, "10.99.0.2", "udp")
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	write(t, conf, "nameserver 169.254.20.10\nnameserver 10.99.0.1\n")
+	kit.Write(t, conf, "nameserver 169.254.20.10\nnameserver 10.99.0.1\n")
 	mount(t, conf, "/etc/resolv.conf")
 	coredns := &configMapMount{path: filepath.Join(t.TempDir(), "coredns")}
-	coredns.swap(t, map[string]string{"Corefile.base": read(t, filepath.Join(root, "cmd/internal/nodelocaldns/testdata/render/stock.base"))})
+	coredns.swap(t, map[string]string{"Corefile.base": kit.Read(t, filepath.Join(root, "cmd/internal/nodelocaldns/testdata/render/stock.base"))})
 	kubeDNS := &configMapMount{path: filepath.Join(t.TempDir(), "kube-dns")}
 	kubeDNS.swap(t, map[string]string{"stubDomains": `{"corp.example": ["10.99.0.2"]}`})
 	t.Setenv("KUBE_DNS_UPSTREAM_SERVICE_HOST", "10.96.0.11")
@@ -259,9 +259,7 @@ func TestNodecacheStock(t *testing.T) {
 // mount mounts a file over another, in this process's mount namespace.
 func mount(t *testing.T, file, over string) {
 	t.Helper()
-	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
 	if err := syscall.Mount(file, over, "", syscall.MS_BIND, ""); err != nil {
 		t.Fatalf("mount over %s: %v", over, err)
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
@@ -29,13 +31,9 @@ func startUpstream(t *testing.T) *failingUpstream {
 	t.Helper()
 	u := &failingUpstream{address: loopback(t)}
 	listener, err := net.Listen("tcp", u.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	conn, err := net.ListenPacket("udp", u.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) { _ = w.WriteMsg(upstreamReply(t, q)) })
 	u.servers = [2]*dns.Server{{PacketConn: conn, Handler: handler}, {Listener: listener, Handler: handler}}
 	for _, s := range u.servers {
@@ -97,9 +95,7 @@ func newSnapshotBed(t *testing.T, program, option string, args ...string) *snaps
 		upstream: startUpstream(t), args: args,
 	}
 	_, port, err := net.SplitHostPort(b.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	b.corefile = strings.NewReplacer("ADDRESS", port, "METRICS", b.metrics, "OPTION", strings.ReplaceAll(option, "FILE", b.file), "UPSTREAM", b.upstream.address).Replace(
 		`probe.invalid:PORT {
     bind 127.0.0.1
@@ -145,9 +141,7 @@ func (b *snapshotBed) query(t *testing.T, name, network string) *dns.Msg {
 	t.Helper()
 	c := dns.Client{Net: network, Timeout: 10 * time.Second}
 	m, _, err := c.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA).SetEdns0(1232, false), b.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return m
 }
 
@@ -182,9 +176,7 @@ func (b *snapshotBed) awaitReplaced(t *testing.T, name string) {
 func (b *snapshotBed) stopUpstream(t *testing.T) {
 	t.Helper()
 	for _, s := range b.upstream.servers {
-		if err := s.Shutdown(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, s.Shutdown())
 	}
 }
 

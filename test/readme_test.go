@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/netns"
@@ -51,15 +53,6 @@ func blocks(markdown string) (all []block) {
 	return all
 }
 
-func read(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
 // documents returns the READMEs of the repository.
 func documents(t *testing.T) (paths []string) {
 	t.Helper()
@@ -69,9 +62,7 @@ func documents(t *testing.T) (paths []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return paths
 }
 
@@ -79,9 +70,9 @@ func documents(t *testing.T) (paths []string) {
 func TestCorefilesOfDocuments(t *testing.T) {
 	program := daemon.ProgramWithoutRace(t, "clusterdns")
 	api := kubeapi.New(t)
-	shown := map[string]string{"Corefile.example": read(t, filepath.Join(root, "Corefile.example"))}
+	shown := map[string]string{"Corefile.example": kit.Read(t, filepath.Join(root, "Corefile.example"))}
 	for _, path := range documents(t) {
-		for _, b := range blocks(read(t, path)) {
+		for _, b := range blocks(kit.Read(t, path)) {
 			if b.language == "corefile" {
 				shown[fmt.Sprintf("%s:%d", strings.TrimPrefix(path, root+"/"), b.line)] = b.text
 			}
@@ -110,10 +101,7 @@ func startOnNode(t *testing.T, program, corefile string) {
 	t.Helper()
 	node := netns.New(t).Node
 	node.Etc(t, "resolv.conf", "nameserver 192.0.2.53\n")
-	path := filepath.Join(t.TempDir(), "Corefile")
-	if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := kit.File(t, "Corefile", corefile)
 	p := node.StartWith(t, []string{"POD_IP=" + node.IPv4.String()}, program, "-conf", path)
 	server := regexp.MustCompile(`(?m)^    bind (\S+)`).FindStringSubmatch(corefile)[1]
 	for end := time.Now().Add(daemonEnds); ; time.Sleep(50 * time.Millisecond) {
@@ -168,16 +156,12 @@ func here(t *testing.T, corefile, apiURL string) string {
 	}
 	folder := t.TempDir()
 	demo, err := filepath.Abs(filepath.Join(root, "deploy", "demo"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for name, text := range map[string]string{
 		"kubeconfig":  kubeconfig(apiURL),
 		"resolv.conf": "nameserver 127.0.0.1\n",
 	} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, filepath.Join(folder, name), text)
 	}
 	certificate := keyPair(t, folder)
 	corefile = strings.NewReplacer(
@@ -212,10 +196,10 @@ func TestCommandsOfReadme(t *testing.T) {
 	if _, err := exec.LookPath("dig"); err != nil && os.Getenv("NEARSIDE_REQUIRE_ALL") != "1" {
 		t.Skipf("%v: run test/install.sh", err)
 	}
-	server := daemon.Start(t, daemon.Program(t, "clusterdns"), here(t, read(t, filepath.Join(root, "Corefile.example")), ""))
+	server := daemon.Start(t, daemon.Program(t, "clusterdns"), here(t, kit.Read(t, filepath.Join(root, "Corefile.example")), ""))
 	ran := 0
 	for _, b := range slices.Concat(
-		blocks(read(t, filepath.Join(root, "README.md"))), blocks(read(t, filepath.Join(root, "plugin", "kubernetes", "README.md"))),
+		blocks(kit.Read(t, filepath.Join(root, "README.md"))), blocks(kit.Read(t, filepath.Join(root, "plugin", "kubernetes", "README.md"))),
 	) {
 		if b.language != "console" {
 			continue

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
@@ -80,12 +82,9 @@ func undirected(configuration string, modules []string) (problems []string) {
 
 // TestDependabot checks that dependabot updates every module of the repository.
 func TestDependabot(t *testing.T) {
-	configuration, err := os.ReadFile(filepath.Join(root, ".github/dependabot.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	configuration := kit.Read(t, filepath.Join(root, ".github/dependabot.yml"))
 	var modules []string
-	err = fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil && !errors.Is(err, fs.ErrNotExist): // a test that runs at the same time may remove a folder
 			return err
@@ -96,10 +95,8 @@ func TestDependabot(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, problem := range undirected(string(configuration), modules) {
+	kit.Must(t, err)
+	for _, problem := range undirected(configuration, modules) {
 		t.Error(problem)
 	}
 	t.Run("can fail", func(t *testing.T) {
@@ -111,28 +108,22 @@ func TestDependabot(t *testing.T) {
 }
 
 func TestWorkflows(t *testing.T) {
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := kit.Read(t, filepath.Join(root, "Makefile"))
 	paths, err := filepath.Glob(filepath.Join(root, ".github/workflows/*.yml"))
 	if err != nil || len(paths) != 3 {
 		t.Fatalf("workflows %q, error %v, want test, release and scorecard", paths, err)
 	}
 	for _, path := range paths {
 		t.Run(filepath.Base(path), func(t *testing.T) {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, problem := range workflowProblems(t, string(text), string(makefile)) {
+			text := kit.Read(t, path)
+			for _, problem := range workflowProblems(t, text, makefile) {
 				t.Error(problem)
 			}
 		})
 	}
 	t.Run("can fail", func(t *testing.T) {
 		wrong := "name: wrong\non: push\njobs:\n  wrong:\n    runs-on: nowhere\n    steps:\n    - uses: actions/checkout@v6\n    - run: make nothing\n"
-		if problems := workflowProblems(t, wrong, string(makefile)); len(problems) != 3 {
+		if problems := workflowProblems(t, wrong, makefile); len(problems) != 3 {
 			t.Errorf("found %q, want 3 problems", problems)
 		}
 	})

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const root = "../.."
@@ -54,9 +56,7 @@ func repositoryOf(t *testing.T, files map[string]string) *release {
 	t.Helper()
 	r := &release{root: t.TempDir(), version: "v1.2.3"}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(r.root, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, filepath.Join(r.root, name), text)
 	}
 	git(t, r, "init", "--quiet")
 	git(t, r, "add", ".")
@@ -116,9 +116,7 @@ func TestCheckTree(t *testing.T) {
 
 func write(t *testing.T, r *release, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(r.root, name), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, filepath.Join(r.root, name), text)
 }
 
 func TestChanges(t *testing.T) {
@@ -130,9 +128,7 @@ func TestChanges(t *testing.T) {
 		}
 	}
 	changes, err := changesOf(text, "1.1.0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	want := []change{{"added", "One, in two lines."}, {"added", "Two."}, {"fixed", "Three."}}
 	if got := changeList(changes); !slices.Equal(got, want) {
 		t.Errorf("changes %q, want %q", got, want)
@@ -142,9 +138,7 @@ func TestChanges(t *testing.T) {
 func TestCompareFolders(t *testing.T) {
 	one, other := t.TempDir(), t.TempDir()
 	put := func(folder, name, text string) {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, filepath.Join(folder, name), text)
 	}
 	differs := func(name string) {
 		t.Helper()
@@ -309,17 +303,11 @@ func TestProvenance(t *testing.T) {
 			if tc.origin != "" {
 				git(t, r, "remote", "add", "origin", tc.origin)
 			}
-			if err := r.writeProvenance(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, r.writeProvenance(t.Context()))
 			text, err := os.ReadFile(filepath.Join(r.folder, "nodecache.provenance.json"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			var p provenance
-			if err := json.Unmarshal(text, &p); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, json.Unmarshal(text, &p))
 			named := p.BuildDefinition.ExternalParameters["source"]
 			if got := p.BuildDefinition.ResolvedDependencies[0]; named != tc.source || got.URI != tc.source || got.Digest["gitCommit"] != r.commit {
 				t.Errorf("source %q, dependency %+v, want %q", named, got, tc.source)
@@ -341,15 +329,10 @@ func TestChart(t *testing.T) {
 			"kind: added", "description: A release.",
 		},
 	} {
-		text, err := os.ReadFile(filepath.Join(root, chartFolder, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := kit.Read(t, filepath.Join(root, chartFolder, name))
 		change := map[string]func(string) (string, error){"values.yaml": r.releasedValues, "Chart.yaml": r.annotated}[name]
-		got, err := change(string(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		got, err := change(text)
+		kit.Must(t, err)
 		for _, line := range want {
 			if !strings.Contains(got, line) {
 				t.Errorf("%s has no %q:\n%s", name, line, got)
@@ -364,14 +347,10 @@ func TestChart(t *testing.T) {
 // TestPages checks the sources of man pages.
 func TestPages(t *testing.T) {
 	reference, err := os.ReadFile(filepath.Join(root, "docs/configuration.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for program, want := range map[string]string{"clusterdns": "## clusterdns probe\n", "nodecache": "## nodecache doctor\n"} {
 		text, err := programPage(string(reference), program)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		for _, want := range []string{want, "# Name\n\n" + program + " - ", "| SIGTERM, SIGINT, SIGQUIT |", "  -log-format format\n"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("the page of %s has no %q", program, want)
@@ -398,9 +377,7 @@ func TestDatabase(t *testing.T) {
 			`[{"introduced": "0"}, {"fixed": "1.25.3"}, {"introduced": "1.26.0"}, {"fixed": "1.26.1"}]}]}, {"package": {"name": "example.com/m"}}]}`,
 		"GO-2026-0002": `{"id": "GO-2026-0002", "modified": "2026-01-03T00:00:00Z", "withdrawn": "2026-01-03T00:00:00Z"}`,
 	} {
-		if err := os.WriteFile(filepath.Join(from, name+".json"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, filepath.Join(from, name+".json"), text)
 	}
 	at, err := writeDatabase(from, to)
 	if err != nil || at != "file://"+to {
@@ -449,11 +426,8 @@ func TestToolchain(t *testing.T) {
 	}
 	files := map[string]string{}
 	for _, name := range []string{"deploy/image/Dockerfile", "deploy/image/go.mod", ".github/workflows/test.yml"} {
-		text, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[name] = string(text)
+		text := kit.Read(t, filepath.Join(root, name))
+		files[name] = text
 	}
 	if names := toolchainProblems(r.toolchain, files); len(names) > 0 {
 		t.Errorf("%q do not have %s", names, r.toolchain)
@@ -473,11 +447,8 @@ func TestToolchain(t *testing.T) {
 
 // TestSameForm: deploy/image, a module of its own, accepts the same repositories.
 func TestSameForm(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "deploy/image/main.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(text), "`"+repositoryForm.String()+"`") {
+	text := kit.Read(t, filepath.Join(root, "deploy/image/main.go"))
+	if !strings.Contains(text, "`"+repositoryForm.String()+"`") {
 		t.Errorf("deploy/image/main.go lacks the form %s", repositoryForm)
 	}
 }

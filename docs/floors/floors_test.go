@@ -1,12 +1,13 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const root = "../.."
@@ -40,9 +41,7 @@ func pluginOf(path string) (plugin string, ok bool) {
 
 func TestNoUpwardImports(t *testing.T) {
 	imports, err := List(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if found := upward(imports); len(found) > 0 {
 		t.Errorf("imports between plugins:\n%s", strings.Join(found, "\n"))
 	}
@@ -76,14 +75,9 @@ func TestFloors(t *testing.T) {
 // TestCurrent compares the picture with the imports.
 func TestCurrent(t *testing.T) {
 	imports, err := List(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(root, picture))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(text) != draw(Floors(imports)) {
+	kit.Must(t, err)
+	text := kit.Read(t, filepath.Join(root, picture))
+	if text != draw(Floors(imports)) {
 		t.Errorf("%s is not current: go run ./docs/floors", picture)
 	}
 	if draw([][]string{{"plugin/a"}}) == draw([][]string{{"plugin/b"}}) {

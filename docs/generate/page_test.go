@@ -2,12 +2,13 @@ package main
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const root = "../.."
@@ -35,19 +36,12 @@ func TestPage(t *testing.T) {
 		t.Skip("nodecache doctor and cleanup are for Linux")
 	}
 	p, err := build(root, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	now, err := page(root, p.output)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Run("up to date", func(t *testing.T) {
-		there, err := os.ReadFile(filepath.Join(root, pagePath))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n, got, want := firstDifference(string(there), now); n > 0 {
+		there := kit.Read(t, filepath.Join(root, pagePath))
+		if n, got, want := firstDifference(there, now); n > 0 {
 			t.Errorf("%s:%d is\n%s\nand should be\n%s\nrun: go run ./docs/generate", pagePath, n, got, want)
 		}
 	})
@@ -56,9 +50,7 @@ func TestPage(t *testing.T) {
 			text, err := p.output(program, args...)
 			return strings.Replace(text, "log format", "log shape", 1), err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if n, got, want := firstDifference(other, now); n == 0 || !strings.Contains(got, "log shape") || !strings.Contains(want, "log format") {
 			t.Errorf("line %d: %q and %q", n, got, want)
 		}
@@ -70,12 +62,7 @@ func writePlugin(t *testing.T, name, readme string) (root string) {
 	t.Helper()
 	root = t.TempDir()
 	folder := filepath.Join(root, "plugin", name)
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, "README.md"), []byte(readme), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, filepath.Join(folder, "README.md"), readme)
 	return root
 }
 
@@ -90,9 +77,7 @@ func TestPageOfPlugin(t *testing.T) {
 		return "Usage: p [flags]\n       p look [flags]; see p look -help\n" + strings.Join(args, " "), nil
 	}
 	got, err := page(writePlugin(t, "echo", echoReadme), print)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, want := range []string{
 		"| [echo](#echo) | yes | yes | repeats queries |",
 		"| [bind](https://coredns.io/plugins/bind/) | yes | yes |",

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const module = "github.com/nearside-dns/nearside"
@@ -16,11 +18,8 @@ const module = "github.com/nearside-dns/nearside"
 // Commands returns the commands of docs/bundle.md, except those that download and build, given the root of the repository.
 func Commands(t testing.TB, root string) string {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(root, "docs/bundle.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, block, found := strings.Cut(string(page), "\n```sh\n")
+	page := kit.Read(t, filepath.Join(root, "docs/bundle.md"))
+	_, block, found := strings.Cut(page, "\n```sh\n")
 	block, _, closed := strings.Cut(block, "\n```\n")
 	if !found || !closed {
 		t.Fatal("docs/bundle.md has no commands")
@@ -43,15 +42,11 @@ func Commands(t testing.TB, root string) string {
 func Build(t testing.TB, root, commands string) string {
 	t.Helper()
 	root, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	folder := t.TempDir()
 	sources := filepath.Join(folder, "sources")
 	stock := strings.TrimSpace(run(t, root, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/coredns/coredns"))
-	if err := os.CopyFS(sources, os.DirFS(stock)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.CopyFS(sources, os.DirFS(stock)))
 	run(t, sources, "go", "mod", "edit", "-require="+module+"@v0.0.0", "-replace="+module+"="+root)
 	appendFile(t, filepath.Join(sources, "go.sum"), filepath.Join(root, "go.sum"))
 	run(t, sources, "bash", "-euo", "pipefail", "-c", commands)
@@ -77,13 +72,9 @@ func run(t testing.TB, folder, program string, args ...string) string {
 func appendFile(t testing.TB, to, from string) {
 	t.Helper()
 	more, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	f, err := os.OpenFile(to, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	_, err = f.Write(more)
 	if closed := f.Close(); err != nil || closed != nil {
 		t.Fatalf("write %s: %v, close: %v", to, err, closed)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,9 +80,7 @@ func newCluster(t *testing.T) *kubeapi.Server {
 		ObjectMeta: metav1.ObjectMeta{Name: "client", Namespace: "default"},
 		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}}},
 	}
-	if err := api.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, service("web", "10.96.0.80"), pod); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, api.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, service("web", "10.96.0.80"), pod))
 	return api
 }
 
@@ -90,9 +90,7 @@ func TestPage(t *testing.T) {
 	api := newCluster(t)
 	t.Run("plugins", func(t *testing.T) {
 		out, err := exec.Command(program, "-plugins").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		for _, want := range []string{"cache", "etcd", "fastpath", "geoip", "multicluster", "searchpath"} {
 			if !slices.Contains(strings.Fields(string(out)), want) {
 				t.Errorf("no plugin %s in %q", want, out)
@@ -122,9 +120,7 @@ func TestPage(t *testing.T) {
 	})
 	t.Run("change", func(t *testing.T) {
 		waitFor(t, p.Addr, "web.default.svc.cluster.local.", "10.96.0.80")
-		if err := api.Put(service("web", "10.96.0.81")); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, api.Put(service("web", "10.96.0.81")))
 		waitFor(t, p.Addr, "web.default.svc.cluster.local.", "10.96.0.81")
 	})
 	t.Run("reload under load", func(t *testing.T) { reloadUnderLoad(t, p) })
@@ -134,9 +130,7 @@ func TestPage(t *testing.T) {
 func reloadUnderLoad(t *testing.T, p *daemon.Process) {
 	t.Helper()
 	c, err := net.Dial("udp", p.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = c.Close() }()
 	ended := make(chan struct{})
 	go func() {

@@ -7,12 +7,13 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 
@@ -59,17 +60,12 @@ func start(t *testing.T, corefile string, args ...string) (p *daemon.Process, ad
 // startCoreDNS starts real CoreDNS with a Corefile, until the end of the test, and waits until it answers at an address.
 func startCoreDNS(t *testing.T, address, corefile string) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "Corefile")
-	if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := kit.File(t, "Corefile", corefile)
 	var output daemon.Output
 	command := exec.Command(controlplane.RequireBinary(t, "coredns"), "-conf", path)
 	command.Stdout, command.Stderr = &output, &output
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, command.Start())
 	t.Cleanup(func() {
 		if err := command.Process.Kill(); err != nil {
 			t.Error(err)

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 
@@ -29,11 +30,7 @@ func zoneFile(t *testing.T) string {
 		fmt.Fprintf(&b, "many.file.local. 60 IN A 192.0.2.%d\n", i)
 	}
 	b.WriteString("alias.file.local. 60 IN CNAME many.file.local.\n")
-	path := filepath.Join(t.TempDir(), "zone")
-	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return kit.File(t, "zone", b.String())
 }
 
 // questions returns the questions of the queries to CoreDNS.
@@ -108,9 +105,7 @@ func same(t *testing.T, what, network string, m *dns.Msg, without, with string) 
 			t.Fatalf("%s: %v", what, err)
 		}
 		packed, err := reply.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		replies[i] = string(packed)
 		if m.IsEdns0() == nil && reply.IsEdns0() != nil {
 			t.Errorf("%s: the client receives %v", what, reply.IsEdns0())

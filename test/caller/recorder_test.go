@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
@@ -106,13 +108,9 @@ func record(t *testing.T, host string, old bool) *recorder {
 	t.Helper()
 	r := &recorder{address: net.JoinHostPort(host, strconv.Itoa(daemon.FreePort(t))), old: old}
 	p, err := net.ListenPacket("udp", r.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	l, err := net.Listen("tcp", r.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	go r.datagrams(p)
 	go r.connections(l)
 	t.Cleanup(func() {

@@ -6,10 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
@@ -47,12 +48,8 @@ func writeManifests(t *testing.T) string {
 	folder := t.TempDir()
 	for name, object := range objects() {
 		text, err := json.Marshal(object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(folder, name+".json"), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
+		kit.Write(t, filepath.Join(folder, name+".json"), string(text))
 	}
 	return folder
 }

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/netns"
@@ -78,22 +80,14 @@ func peers() []peer {
 func startUnbound(t *testing.T, n *netns.Namespace) *netns.Process {
 	t.Helper()
 	path, err := exec.LookPath("unbound")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	program, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	folder := t.TempDir()
 	own := filepath.Join(folder, "unbound") // AppArmor's profile permits the installed program to read its default configuration only
 	file := filepath.Join(folder, "unbound.conf")
-	if err := os.WriteFile(own, program, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(unboundConfig, "FOLDER", folder)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(own, program, 0o700))
+	kit.Write(t, file, strings.ReplaceAll(unboundConfig, "FOLDER", folder))
 	return onServerCore(t, n, own, "-d", "-c", file)
 }
 
@@ -146,9 +140,7 @@ func TestCurves(t *testing.T) {
 		// A quarter of the replies is NXDOMAIN, as checkCodes wants.
 		fmt.Fprintf(&text, "%s.many%s A\nweb%s AAAA\nalias%s A\nabsent-%d%s A\n", hostname(i), inServices, inServices, inServices, i, inServices)
 	}
-	if err := os.WriteFile(queries, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, queries, text.String())
 	curves := map[string][]curve{}
 	for range curveRounds {
 		for _, p := range peers() {
@@ -163,9 +155,7 @@ func TestCurves(t *testing.T) {
 			}
 		}
 	}
-	if err := os.WriteFile(path, []byte(curvesPage(curves)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(path, []byte(curvesPage(curves)), 0o644))
 }
 
 var (
@@ -195,11 +185,8 @@ func measure(t *testing.T, n *netns.Namespace, address, queries string) (c curve
 		checkCodes(t, string(out))
 		c = curve{highest: parseFloat(t, string(highest[1])), lost: parseFloat(t, string(lost[1]))}
 	}
-	text, err := os.ReadFile(plot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
+	text := kit.Read(t, plot)
+	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 6 {
 			continue
@@ -248,9 +235,7 @@ func checkCodes(t *testing.T, out string) {
 func parseFloat(t *testing.T, text string) float64 {
 	t.Helper()
 	number, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return number
 }
 

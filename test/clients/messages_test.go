@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -25,9 +27,7 @@ func TestRandomMessages(t *testing.T) {
 	count, seed := fewMessages, "1"
 	if text := os.Getenv(messagesVariable); text != "" {
 		number, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		count, seed = number, os.Getenv("NEARSIDE_SEED")
 	}
 	requireFile(t, dnspython, "dnspython")
@@ -102,8 +102,6 @@ func questionFile(t *testing.T, s server) string {
 	}
 	page.questions = len(file.Questions)
 	text, err := json.Marshal(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return write(t, "questions.json", string(text))
+	kit.Must(t, err)
+	return kit.File(t, "questions.json", string(text))
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/netns"
 )
@@ -42,23 +44,16 @@ func resolved() client {
 func resolvedProgram(t *testing.T) string {
 	t.Helper()
 	program, err := filepath.EvalSymlinks(controlplane.RequireBinary(t, "systemd-resolved"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return program
 }
 
 func runResolved(t *testing.T, n *netns.Namespace, server string, all []question) (replies []reply) {
 	t.Helper()
-	users, err := os.ReadFile("/etc/passwd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.Etc(t, "passwd", string(users)+"\nsystemd-resolve:x:987:987::/:/usr/sbin/nologin\n") // the user that it changes to
+	users := kit.Read(t, "/etc/passwd")
+	n.Etc(t, "passwd", users+"\nsystemd-resolve:x:987:987::/:/usr/sbin/nologin\n") // the user that it changes to
 	config := filepath.Join(t.TempDir(), "resolved.conf")
-	if err := os.WriteFile(config, fmt.Appendf(nil, resolvedConfig, server), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(config, fmt.Appendf(nil, resolvedConfig, server), 0o644))
 	// Without a link that has a routable address, it takes the machine for offline.
 	if _, err := n.Try("ip", "link", "add", "outside", "type", "veth", "peer", "name", "peer"); err == nil {
 		n.Run(t, "ip", "addr", "add", "192.0.2.10/24", "dev", "outside")

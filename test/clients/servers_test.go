@@ -5,10 +5,11 @@ package clients
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 
@@ -114,23 +115,13 @@ func clusterConfig(t *testing.T, text string) string {
 	t.Helper()
 	public, private := keyfile.New(t, ".", keyfile.KeySigning, dns.ECDSAP256SHA256)
 	key := keyfile.Write(t, t.TempDir(), public, private)
-	files := strings.NewReplacer("MANIFESTS", writeManifests(t), "KEY", key, "ROOT", write(t, "root", rootZone))
+	files := strings.NewReplacer("MANIFESTS", writeManifests(t), "KEY", key, "ROOT", kit.File(t, "root", rootZone))
 	return corefile(t, files.Replace(text))
 }
 
 func corefile(t *testing.T, text string) string {
 	t.Helper()
-	return write(t, "Corefile", text)
-}
-
-// write writes a file to a new folder.
-func write(t *testing.T, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return kit.File(t, "Corefile", text)
 }
 
 // await waits until a server has the records of the cluster.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // question is a query of a pod, with the wanted answer. In both, {web4} and {web6} are the cluster IPs of the Service
@@ -63,13 +65,9 @@ func (c *cluster) testAnswers(t *testing.T, from string, cached bool) {
 	for _, a := range answers {
 		t.Run(a.name, func(t *testing.T) {
 			query, err := url.ParseQuery(values.Replace(a.query))
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			got, err := p.request("GET", a.path, query)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if want := values.Replace(a.want); !slices.Equal(sorted(got), sorted(want)) {
 				t.Errorf("got %q, want %q", got, want)
 			}

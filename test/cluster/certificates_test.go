@@ -11,10 +11,11 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
@@ -37,9 +38,7 @@ func newAuthority(t *testing.T, folder string) *authority {
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, a.certificate, a.certificate, a.key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	a.write(t, "ca.crt", "CERTIFICATE", der)
 	return a
 }
@@ -65,9 +64,7 @@ func (a *authority) client(t *testing.T, name, server, user string, groups ...st
 	config.AuthInfos["test"] = &api.AuthInfo{ClientCertificate: a.path(name + ".crt"), ClientKey: a.path(name + ".key")}
 	config.Contexts["test"] = &api.Context{Cluster: "test", AuthInfo: "test"}
 	config.CurrentContext = "test"
-	if err := clientcmd.WriteToFile(*config, a.path(name+".kubeconfig")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, clientcmd.WriteToFile(*config, a.path(name+".kubeconfig")))
 }
 
 // pair signs a certificate with a new key and writes both.
@@ -81,9 +78,7 @@ func (a *authority) pair(t *testing.T, name string, template *x509.Certificate) 
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.NotBefore, template.NotAfter = a.certificate.NotBefore, a.certificate.NotAfter
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	a.write(t, name+".crt", "CERTIFICATE", der)
 	if der, err = x509.MarshalECPrivateKey(key); err != nil {
 		t.Fatal(err)
@@ -96,16 +91,12 @@ func (a *authority) path(name string) string { return filepath.Join(a.folder, na
 func (a *authority) write(t *testing.T, name, kind string, der []byte) {
 	t.Helper()
 	text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-	if err := os.WriteFile(a.path(name), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, a.path(name), string(text))
 }
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return key
 }

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // cgroupPrefix is the first part of the names of cgroups here; the process id of the test follows.
@@ -29,8 +31,8 @@ type hierarchy struct {
 // are not supported yet.
 func hierarchies(t *testing.T) (all []hierarchy) {
 	t.Helper()
-	mounts := readFile(t, "/proc/self/mountinfo")
-	for line := range strings.Lines(readFile(t, "/proc/self/cgroup")) {
+	mounts := kit.Read(t, "/proc/self/mountinfo")
+	for line := range strings.Lines(kit.Read(t, "/proc/self/cgroup")) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3) // number, controllers, path
 		if len(parts) != 3 || parts[1] == "" {
 			continue
@@ -87,9 +89,7 @@ func makeCgroups(t *testing.T) (folders []string) {
 	for _, h := range hierarchies(t) {
 		removeOldCgroups(t, h.folder)
 		folder := filepath.Join(h.folder, cgroupPrefix+strconv.Itoa(os.Getpid()))
-		if err := os.Mkdir(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Mkdir(folder, 0o755))
 		t.Cleanup(func() {
 			if err := removeCgroup(folder); err != nil {
 				t.Error(err)
@@ -100,9 +100,7 @@ func makeCgroups(t *testing.T) (folders []string) {
 			continue
 		}
 		for _, name := range []string{"cpuset.cpus", "cpuset.mems"} { // which are unset in a new cgroup
-			if err := os.WriteFile(filepath.Join(folder, name), []byte(readFile(t, filepath.Join(h.folder, name))), 0); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.WriteFile(filepath.Join(folder, name), []byte(kit.Read(t, filepath.Join(h.folder, name))), 0))
 		}
 	}
 	return folders
@@ -112,9 +110,7 @@ func makeCgroups(t *testing.T) (folders []string) {
 func removeOldCgroups(t *testing.T, folder string) {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(folder, cgroupPrefix+"*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, old := range all {
 		if gone(strings.TrimPrefix(filepath.Base(old), cgroupPrefix)) {
 			if err := removeCgroup(old); err != nil {
@@ -155,13 +151,4 @@ func removeCgroup(folder string) error {
 		}
 	}
 	return nil
-}
-
-func readFile(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }

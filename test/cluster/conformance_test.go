@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -151,9 +153,7 @@ type counts map[string]float64
 func (c *cluster) counts(t *testing.T, q queried) counts {
 	t.Helper()
 	list, err := c.Client.CoreV1().Pods("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: q.pods})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	all := counts{}
 	for _, pod := range list.Items {
 		if pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
@@ -219,19 +219,15 @@ func (c *cluster) installNearside(t *testing.T, name string, workloads ...string
 // cluster DNS applies to external names as well.
 func (c *cluster) installForwarder(t *testing.T) {
 	t.Helper()
-	base, _, found := strings.Cut(readFile(t, filepath.Join(root, "deploy/nodecache/Corefile.base")), "\n.:53 {")
+	base, _, found := strings.Cut(kit.Read(t, filepath.Join(root, "deploy/nodecache/Corefile.base")), "\n.:53 {")
 	if !found {
 		t.Fatal("Corefile.base has no block .:53")
 	}
 	path := filepath.Join(c.folder, "Corefile.base")
-	text := base + "\n" + readFile(t, filepath.Join(root, "deploy/corefiles/nodecache/cluster-dns-for-all.corefile"))
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	text := base + "\n" + kit.Read(t, filepath.Join(root, "deploy/corefiles/nodecache/cluster-dns-for-all.corefile"))
+	kit.Write(t, path, text)
 	folder, err := filepath.Abs(filepath.Join(root, "deploy/nodecache"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	c.kubectl(t, "apply", "-k", folder)
 	c.apply(t, "nodecache.yaml", c.kubectl(t, "-n", "kube-system", "create", "configmap", "nodecache", "--from-file="+path, "--dry-run=client", "-o=yaml"))
 	c.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/nodecache")
@@ -248,9 +244,7 @@ func (c *cluster) importSuiteImage(t *testing.T) {
 	if err != nil {
 		missing(t, fmt.Sprintf("%v; run test/install.sh dig-image", err))
 	}
-	if err := os.WriteFile(c.repositories(), []byte("promoterE2eRegistry: "+suiteImages+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, c.repositories(), "promoterE2eRegistry: "+suiteImages+"\n")
 	list := exec.Command(c.binaries["e2e.test"], "-list-images")
 	list.Env = c.suiteEnvironment()
 	out, err := list.Output()
@@ -264,11 +258,9 @@ func (c *cluster) importSuiteImage(t *testing.T) {
 			names = append(names, image)
 		}
 	}
-	programs := archiveOf(t, 0o755, "agnhost", []byte(readFile(t, c.binaries["agnhost"])), "coredns", []byte(readFile(t, c.binaries["coredns"])))
+	programs := archiveOf(t, 0o755, "agnhost", []byte(kit.Read(t, c.binaries["agnhost"])), "coredns", []byte(kit.Read(t, c.binaries["coredns"])))
 	archive := filepath.Join(c.folder, "suite.tar")
-	if err := os.WriteFile(archive, archiveOfImage(t, names, "/agnhost", packages, programs), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(archive, archiveOfImage(t, names, "/agnhost", packages, programs), 0o600))
 	c.importImage(t, archive)
 }
 
@@ -286,17 +278,13 @@ func (c *cluster) testSuite(t *testing.T, s suite, folder string) {
 			c.showPods(t)
 		}
 	})
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.MkdirAll(folder, 0o755))
 	path := filepath.Join(folder, s.name)
 	if err := os.RemoveAll(path + ".json"); err != nil { // of an earlier run
 		t.Fatal(err)
 	}
 	log, err := os.Create(path + ".log")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	// The folder that nsenter enters is not below the root of the node's mounts, where e2e.test needs one.
 	run := c.command(t.Context(), "env", "--chdir=/", c.binaries["e2e.test"],
 		"-kubeconfig="+c.keys.path("admin.kubeconfig"), "-kubectl-path="+c.binaries["kubectl"], "-provider=skeleton",

@@ -5,12 +5,13 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	_ "embed"
 )
@@ -92,9 +93,7 @@ func dualStack(service string) string {
 func overlay(name string) func(*testing.T, *cluster) []string {
 	return func(t *testing.T, _ *cluster) []string {
 		folder, err := filepath.Abs(filepath.Join(root, "deploy/overlays", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return []string{"-k", folder}
 	}
 }
@@ -108,9 +107,7 @@ func chart(t *testing.T, c *cluster) []string {
 		t.Fatalf("helm template: %v", err)
 	}
 	path := filepath.Join(c.folder, "helm.yaml")
-	if err := os.WriteFile(path, out, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, path, string(out))
 	return []string{"-f", path}
 }
 
@@ -118,9 +115,7 @@ func chart(t *testing.T, c *cluster) []string {
 func (c *cluster) apply(t *testing.T, name, manifest string) {
 	t.Helper()
 	path := filepath.Join(c.folder, name)
-	if err := os.WriteFile(path, []byte(manifest), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, path, manifest)
 	c.kubectl(t, "apply", "-f", path)
 }
 

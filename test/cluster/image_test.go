@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // clientImage is the image of the test pods, and of the pause container of every pod.
@@ -30,9 +32,7 @@ func buildClientImage(t *testing.T, folder string) string {
 func writeImage(t *testing.T, folder, name, program string) string {
 	t.Helper()
 	archive := filepath.Join(folder, filepath.Base(program)+".tar")
-	if err := os.WriteFile(archive, imageArchive(t, name, program), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(archive, imageArchive(t, name, program), 0o600))
 	return archive
 }
 
@@ -50,9 +50,7 @@ func build(t *testing.T, path, pkg string) {
 func imageArchive(t *testing.T, name, program string) []byte {
 	t.Helper()
 	binary, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	entry := filepath.Base(program)
 	return archiveOfImage(t, []string{name}, "/"+entry, archiveOf(t, 0o755, entry, binary))
 }
@@ -86,24 +84,18 @@ func archiveOf(t *testing.T, mode int64, files ...any) []byte {
 	w := tar.NewWriter(&out)
 	for i := 0; i < len(files); i += 2 {
 		content := files[i+1].([]byte)
-		if err := w.WriteHeader(&tar.Header{Name: files[i].(string), Mode: mode, Size: int64(len(content))}); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, w.WriteHeader(&tar.Header{Name: files[i].(string), Mode: mode, Size: int64(len(content))}))
 		if _, err := w.Write(content); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, w.Close())
 	return out.Bytes()
 }
 
 func asJSON(t *testing.T, value any) []byte {
 	t.Helper()
 	text, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return text
 }

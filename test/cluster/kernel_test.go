@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -21,22 +23,14 @@ import (
 func component(name string) func(*testing.T, *cluster) []string {
 	return func(t *testing.T, c *cluster) []string {
 		deploy, err := filepath.Abs(filepath.Join(root, "deploy/overlays"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		folder := filepath.Join(c.folder, name)
 		relative, err := filepath.Rel(folder, deploy) // as kustomize requires
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.MkdirAll(folder, 0o750); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
+		kit.Must(t, os.MkdirAll(folder, 0o750))
 		text := fmt.Sprintf("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [%s/kube-proxy]\ncomponents: [%s/components/%s]\n",
 			relative, relative, name)
-		if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, filepath.Join(folder, "kustomization.yaml"), text)
 		return []string{"-k", folder}
 	}
 }
@@ -71,9 +65,7 @@ func (c *cluster) metric(t *testing.T, metric string) (sum float64) {
 func (c *cluster) metricAt(t *testing.T, address, metric string) (sum float64) {
 	t.Helper()
 	reply, err := c.Node.Client().Get("http://" + address + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	lines := bufio.NewScanner(reply.Body)
 	for lines.Scan() {
 		space := strings.LastIndexByte(lines.Text(), ' ')
@@ -81,16 +73,10 @@ func (c *cluster) metricAt(t *testing.T, address, metric string) (sum float64) {
 			continue
 		}
 		n, err := strconv.ParseFloat(lines.Text()[space+1:], 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		sum += n
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := reply.Body.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, lines.Err())
+	kit.Must(t, reply.Body.Close())
 	return sum
 }

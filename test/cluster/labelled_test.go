@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // nodecacheLabel is the label of the nodes on which the overlays labelled-nodes and labelled-nodes-ipvs start nodecache.
@@ -148,7 +150,7 @@ func (c *cluster) setClusterDNS(t *testing.T, address string) {
 	t.Helper()
 	path := filepath.Join(c.folder, "kubelet.yaml")
 	var lines []string
-	for line := range strings.Lines(readFile(t, path)) {
+	for line := range strings.Lines(kit.Read(t, path)) {
 		if strings.HasPrefix(line, "clusterDNS: ") {
 			line = "clusterDNS: [" + address + "]\n"
 		}

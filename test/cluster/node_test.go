@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -89,9 +91,7 @@ func newFolder(t *testing.T) string {
 	t.Helper()
 	const prefix = "nearside-cluster-"
 	old, err := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, path := range old {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), prefix), "-")
 		if gone(pid) {
@@ -101,9 +101,7 @@ func newFolder(t *testing.T) string {
 		}
 	}
 	folder, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", prefix, os.Getpid()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() {
 		if left := using(t, folder); len(left) > 0 {
 			t.Errorf("left on the machine: %q", left)
@@ -113,9 +111,7 @@ func newFolder(t *testing.T) string {
 		}
 	})
 	// Containers of other users find their files below it.
-	if err := os.Chmod(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Chmod(folder, 0o755))
 	return folder
 }
 
@@ -123,15 +119,13 @@ func newFolder(t *testing.T) string {
 func using(t *testing.T, folder string) (all []string) {
 	t.Helper()
 	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, path := range processes {
 		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), folder) { // otherwise the process has ended
 			all = append(all, strings.ReplaceAll(string(text), "\x00", " "))
 		}
 	}
-	for line := range strings.Lines(readFile(t, "/proc/self/mountinfo")) {
+	for line := range strings.Lines(kit.Read(t, "/proc/self/mountinfo")) {
 		if strings.Contains(line, folder) {
 			all = append(all, strings.TrimSpace(line))
 		}
@@ -146,18 +140,12 @@ func TestProcessesUsingFolder(t *testing.T) {
 	}
 	sleep := exec.Command("sh", "-c", "read forever", folder)
 	forever, err := sleep.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sleep.Start(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	kit.Must(t, sleep.Start())
 	if all := using(t, folder); len(all) != 1 {
 		t.Errorf("with a process: %q", all)
 	}
-	if err := forever.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, forever.Close())
 	_ = sleep.Wait() // read fails at the end of its input
 	if all := using(t, folder); len(all) > 0 {
 		t.Errorf("after: %q", all)
@@ -215,9 +203,7 @@ func (c *cluster) enter(t *testing.T) {
 		}
 	})
 	for _, g := range c.groups {
-		if err := os.WriteFile(filepath.Join(g, "cgroup.procs"), []byte(strconv.Itoa(entered.Pid())), 0); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.WriteFile(filepath.Join(g, "cgroup.procs"), []byte(strconv.Itoa(entered.Pid())), 0))
 	}
 	c.wait(t, "process 1 of the node", startTimeout, func() error {
 		select {
@@ -263,9 +249,7 @@ func (c *cluster) try(ctx context.Context, args ...string) (string, error) {
 func (c *cluster) run(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := c.try(t.Context(), args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return out
 }
 
@@ -279,9 +263,7 @@ func (c *cluster) kubectl(t *testing.T, args ...string) string {
 func (c *cluster) connect(t *testing.T) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", c.keys.path("admin.kubeconfig"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	config.QPS = -1
 	config.Dial = func(ctx context.Context, network, address string) (socket net.Conn, err error) {
 		err = c.Node.Do(func() error {

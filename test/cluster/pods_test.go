@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -44,9 +46,7 @@ func (c *cluster) startWorkloads(t *testing.T) {
 func (c *cluster) pod(t *testing.T, name string) *pod {
 	t.Helper()
 	found, err := c.Client.CoreV1().Pods(shop).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	p := &pod{name: name, client: c.Node.Client()}
 	p.client.Timeout = askTimeout
 	for _, a := range found.Status.PodIPs {
@@ -111,9 +111,7 @@ func (c *cluster) waitAnswers(t *testing.T) {
 func (c *cluster) serviceAddresses(t *testing.T, namespace, name string) (ipv4, ipv6 string) {
 	t.Helper()
 	service, err := c.Client.CoreV1().Services(namespace).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, a := range service.Spec.ClusterIPs {
 		if a == corev1.ClusterIPNone {
 			continue

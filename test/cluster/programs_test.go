@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -63,9 +65,7 @@ func (c *cluster) start(t *testing.T, name string, args ...string) {
 	t.Helper()
 	p := &program{name: name, log: filepath.Join(c.folder, name+".log"), ended: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if built, ok := c.binaries[name]; ok {
 		name = built
 	} else if name, err = exec.LookPath(name); err != nil {
@@ -124,9 +124,7 @@ func (c *cluster) showLogs(t *testing.T) {
 func (c *cluster) startControlPlane(t *testing.T) {
 	t.Helper()
 	keys := filepath.Join(c.folder, "keys")
-	if err := os.Mkdir(keys, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Mkdir(keys, 0o700))
 	c.keys = newAuthority(t, keys)
 	address := c.Node.IPv4.String()
 	c.url = "https://" + net.JoinHostPort(address, "6443")
@@ -180,12 +178,7 @@ func (c *cluster) startNode(t *testing.T) {
 		"kubelet.yaml":            kubeletConfig,
 	} {
 		path = filepath.Join(c.folder, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(settings.Replace(text)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, settings.Replace(text))
 	}
 	c.start(t, "containerd", "--config="+filepath.Join(c.folder, "containerd.toml"))
 	c.wait(t, "containerd", startTimeout, func() error {

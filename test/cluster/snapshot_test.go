@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -17,9 +19,7 @@ import (
 // answer from the snapshots in their volumes.
 func (c *cluster) testSnapshot(t *testing.T) {
 	pods, err := c.Client.CoreV1().Pods("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: clusterdnsPods})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	client := c.pod(t, "client")
 	c.wait(t, "a snapshot of each pod", startTimeout, func() error {
 		found, err := c.try(t.Context(), "find", "/var/lib/kubelet/pods", "-path", "*~empty-dir/snapshot/records")
@@ -38,9 +38,7 @@ func (c *cluster) testSnapshot(t *testing.T) {
 	}
 	defer resume()
 	old, err := c.servers(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	c.run(t, append([]string{"kill", "-KILL"}, old...)...)
 	c.wait(t, "new processes", startTimeout, func() error {
 		now, err := c.servers(t)

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // loadRate is the number of queries per second of each load.
@@ -66,9 +68,7 @@ func (c *cluster) during(t *testing.T, loads []load, something func()) {
 		pods = append(pods, p)
 		for i, l := range loads {
 			query, err := url.ParseQuery(values.Replace(l.query))
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			query.Set("rate", strconv.Itoa(loadRate))
 			if _, err := p.request("POST", "/load/"+strconv.Itoa(i), query); err != nil {
 				t.Fatal(err)
@@ -97,9 +97,7 @@ func (c *cluster) during(t *testing.T, loads []load, something func()) {
 			t.Fatal(result.err)
 		}
 		var got outcome
-		if err := json.Unmarshal([]byte(result.text), &got); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, json.Unmarshal([]byte(result.text), &got))
 		from, l := pods[i/len(loads)].name, loads[i%len(loads)]
 		t.Logf("%s, %s: %s", from, l.name, got.describe(start))
 		if err := l.judge(got); err != nil {

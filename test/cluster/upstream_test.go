@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -36,9 +38,7 @@ func (c *cluster) startUpstream(t *testing.T) {
 	records := map[string][]dns.RR{}
 	for _, text := range zone {
 		record, err := dns.NewRR(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		owner := record.Header().Name
 		records[owner] = append(records[owner], record)
 	}
@@ -47,15 +47,13 @@ func (c *cluster) startUpstream(t *testing.T) {
 		at := netip.AddrPortFrom(netip.MustParseAddr(address), 53).String()
 		var packets net.PacketConn
 		var listener net.Listener
-		if err := c.Outside.Do(func() (err error) {
+		kit.Must(t, c.Outside.Do(func() (err error) {
 			if packets, err = net.ListenPacket("udp", at); err != nil {
 				return err
 			}
 			listener, err = net.Listen("tcp", at)
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		for _, server := range []*dns.Server{{PacketConn: packets, Handler: handler}, {Listener: listener, Handler: handler}} {
 			ready, ended := make(chan struct{}), make(chan error, 1)
 			server.NotifyStartedFunc = func() { close(ready) }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/netns"
 )
@@ -43,9 +45,7 @@ func droppedIn(t testing.TB, in *netns.Namespace, ports map[int]bool) (n int) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return n
 }
 
@@ -79,14 +79,10 @@ func hexPort(address string) int {
 // TestDropped checks the number of datagrams that the kernel drops.
 func TestDropped(t *testing.T) {
 	server, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = server.Close() })
 	c, err := net.Dial("udp4", server.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	h := &history{t: t, caches: []*program{{Process: &daemon.Process{Port: server.LocalAddr().(*net.UDPAddr).Port}}}}
 	if n := h.dropped(); n != 0 {

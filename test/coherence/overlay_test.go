@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // root is the folder of the module.
@@ -44,9 +46,7 @@ func recording(t testing.TB) []edit {
 	t.Helper()
 	const folder = "plugin/kubernetes/index"
 	files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	edits := []edit{
 		replacement(folder+"/write.go", "\tf()\n}", "\tf()\n\trecordEnd()\n}"),
 		addition(folder+"/record.go", "testdata/overlay/record.go"),
@@ -54,9 +54,7 @@ func recording(t testing.TB) []edit {
 	found := 0
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if n := len(changeOfIndex.FindAll(text, -1)); n > 0 {
 			found += n
 			edits = append(edits, edit{folder + "/" + filepath.Base(file), insertRecord})
@@ -97,9 +95,7 @@ func shortWatchdog() []edit {
 func jumpingClock(t testing.TB) edit {
 	t.Helper()
 	folder, err := exec.Command("go", "env", "GOROOT").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	const begin = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
 	return replacement(filepath.Join(strings.TrimSpace(string(folder)), "src/time/time.go"), begin,
 		begin+"\tif mono/700_000_000%2 == 1 {\n\t\tsec += 3600\n\t}\n")
@@ -153,29 +149,19 @@ func overlay(t testing.TB, edits []edit) string {
 			text = string(original)
 		}
 		text, err := e.apply(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		texts[e.file] = text
 	}
 	replaced := map[string]string{}
 	for file, text := range texts {
 		original, err := filepath.Abs((&edit{file: file}).path())
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		replaced[original] = filepath.Join(folder, strings.ReplaceAll(file, "/", "_"))
-		if err := os.WriteFile(replaced[original], []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, replaced[original], text)
 	}
 	list, err := json.Marshal(map[string]any{"Replace": replaced})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	path := filepath.Join(folder, "overlay.json")
-	if err := os.WriteFile(path, list, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, path, string(list))
 	return path
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -49,9 +51,7 @@ func (p *proxy) listen(t testing.TB) {
 		l, err = net.Listen("tcp", p.address)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.listener, p.address = l, l.Addr().String()
@@ -163,9 +163,7 @@ func drain(pieces chan piece) {
 func startEcho(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -182,9 +180,7 @@ func startEcho(t *testing.T) string {
 func dialProxy(t *testing.T, p *proxy) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", p.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

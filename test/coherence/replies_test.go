@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -21,9 +23,7 @@ func TestMemo(t *testing.T) {
 		m.Id, m.Rcode, m.Response = id, rcode, true
 		for _, text := range records {
 			rr, err := dns.NewRR(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if rr.Header().Rrtype == dns.TypeSOA {
 				m.Ns = append(m.Ns, rr)
 			} else {
@@ -34,9 +34,7 @@ func TestMemo(t *testing.T) {
 	}
 	wire := func(m *dns.Msg) []byte {
 		b, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return b
 	}
 	pack := func(id uint16, rcode int, records ...string) []byte {
@@ -102,9 +100,7 @@ func TestMemo(t *testing.T) {
 // TestLost checks that queries without a reply are recorded.
 func TestLost(t *testing.T) {
 	server, err := net.ListenPacket("udp", "127.0.0.1:0") // it never replies
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = server.Close() })
 	u := newUniverse()
 	c := &client{Rand: rand.New(rand.NewPCG(1, 1)), source: source{network: "udp", address: server.LocalAddr().String()}, packed: packQueries(u)}

@@ -5,18 +5,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // writeReport writes the report of a suite with cases of Ginkgo's form.
 func writeReport(t *testing.T, path string, cases ...string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	text := `[{"StartTime": "2026-11-27T14:00:00Z", "SpecReports": [` + strings.Join(cases, ",") + `]}]`
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, path, text)
 }
 
 func TestRender(t *testing.T) {
@@ -35,9 +33,7 @@ func TestRender(t *testing.T) {
 		writeReport(t, filepath.Join(folder, path), cases...)
 	}
 	page, err := render(folder, "..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, want := range []string{
 		"Date: 2026-11-27.",
 		"| CoreDNS | 2 | 0 | 1 | 0 |\n| clusterdns | 1 | 1 | 1 | 0 |\n| clusterdns and nodecache | 1 | 0 | 1 | 1 |\n",
@@ -67,14 +63,9 @@ func TestRender(t *testing.T) {
 func TestVersions(t *testing.T) {
 	read := func(path string) (requirement string, replaced string) {
 		requirement, err := version(path, "k8s.io/kubernetes")
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, replaced, _ = strings.Cut(string(text), "\nreplace (\n")
+		kit.Must(t, err)
+		text := kit.Read(t, path)
+		_, replaced, _ = strings.Cut(text, "\nreplace (\n")
 		return requirement, replaced
 	}
 	suite, suiteReplaced := read("suite/go.mod")

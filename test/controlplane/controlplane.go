@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -67,9 +69,7 @@ func Start(t testing.TB) *ControlPlane {
 			c.showLogs()
 		}
 	})
-	if err := c.start(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.start())
 	return c
 }
 
@@ -207,9 +207,7 @@ func (c *ControlPlane) Client() kubernetes.Interface { return c.client }
 func (c *ControlPlane) KubeconfigFor(user string, groups ...string) string {
 	c.t.Helper()
 	path, err := c.UserKubeconfig(user, groups...)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, err)
 	return path
 }
 
@@ -241,9 +239,7 @@ func (c *ControlPlane) StartAPIServer() {
 	if c.apiServer.running() {
 		c.t.Fatal("start kube-apiserver: it is running")
 	}
-	if err := c.runAPIServer(); err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, c.runAPIServer())
 }
 
 // runAPIServer starts the API server and waits until it is ready.
@@ -258,9 +254,7 @@ func (c *ControlPlane) runAPIServer() (err error) {
 // port are refused.
 func (c *ControlPlane) KillAPIServer() {
 	c.t.Helper()
-	if err := c.apiServer.kill(); err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, c.apiServer.kill())
 }
 
 // EndAPIServer is KillAPIServer for a control plane that belongs to no test.
@@ -277,9 +271,7 @@ func (c *ControlPlane) LaunchAPIServer() (err error) {
 // request is answered.
 func (c *ControlPlane) FreezeAPIServer() {
 	c.t.Helper()
-	if err := c.apiServer.signal(syscall.SIGSTOP); err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, c.apiServer.signal(syscall.SIGSTOP))
 	for end := time.Now().Add(killTimeout); !c.apiServer.stopped(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			c.t.Fatalf("the API server is not stopped %v after SIGSTOP", killTimeout)
@@ -290,9 +282,7 @@ func (c *ControlPlane) FreezeAPIServer() {
 // ThawAPIServer continues a frozen API server with SIGCONT. It does not wait until the API server is ready.
 func (c *ControlPlane) ThawAPIServer() {
 	c.t.Helper()
-	if err := c.apiServer.signal(syscall.SIGCONT); err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, c.apiServer.signal(syscall.SIGCONT))
 }
 
 // Stop is Close for a control plane of Start. It runs at the end of the test; a second call does nothing.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -28,9 +30,7 @@ func TestControlPlane(t *testing.T) {
 		time.Since(begin).Round(time.Millisecond), residentMemory(t, c.etcd), residentMemory(t, c.apiServer))
 
 	served, err := c.Client().Discovery().ServerVersion()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if _, err := version.ParseSemantic(served.GitVersion); err != nil {
 		t.Errorf("version %q: %v", served.GitVersion, err)
 	}
@@ -158,25 +158,19 @@ func makeObjects(ctx context.Context, t *testing.T, client kubernetes.Interface)
 func readService(ctx context.Context, t *testing.T, client kubernetes.Interface) *corev1.Service {
 	t.Helper()
 	service, err := client.CoreV1().Services(testNamespace).Get(ctx, testService, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if len(service.Spec.ClusterIPs) != 2 {
 		t.Fatalf("cluster IPs %v, want two", service.Spec.ClusterIPs)
 	}
 	for i, text := range strings.Split(ServiceCIDRs, ",") {
 		address, err := netip.ParseAddr(service.Spec.ClusterIPs[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if !netip.MustParsePrefix(text).Contains(address) {
 			t.Errorf("cluster IP %v is not in %s", address, text)
 		}
 	}
 	slice, err := client.DiscoveryV1().EndpointSlices(testNamespace).Get(ctx, testSlice, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if len(slice.Endpoints) != 1 || !slices.Equal(slice.Endpoints[0].Addresses, []string{"10.1.2.3"}) {
 		t.Errorf("endpoints %v, want 10.1.2.3", slice.Endpoints)
 	}
@@ -193,13 +187,9 @@ func get(ctx context.Context, client kubernetes.Interface) error {
 func clientFor(t *testing.T, kubeconfig string) kubernetes.Interface {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return client
 }
 
@@ -220,28 +210,20 @@ func residentMemory(t *testing.T, p *process) string {
 
 func TestReservePort(t *testing.T) {
 	p, err := reservePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	address := net.JoinHostPort("127.0.0.1", fmt.Sprint(p.number))
 	if connection, err := net.Dial("tcp", address); err == nil {
 		t.Errorf("a process listens on reserved port %d: %v", p.number, connection.Close())
 	}
-	if err := p.release(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, p.release())
 }
 
 func TestLogTail(t *testing.T) {
 	path := t.TempDir() + "/log"
-	if err := os.WriteFile(path, []byte("first\nsecond\nthird\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, path, "first\nsecond\nthird\n")
 	for limit, want := range map[int64]string{6: "third\n", 10: "third\n", 100: "first\nsecond\nthird\n"} {
 		got, err := logTail(path, limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if got != want {
 			t.Errorf("last %d bytes: %q, want %q", limit, got, want)
 		}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -50,19 +52,19 @@ func (b *bed) newAccount(t *testing.T) {
 	ctx, client := context.Background(), b.cluster.Client()
 	const namespace, name = "kube-system", "corefiles"
 	_, err := client.CoreV1().ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	_, err = client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: name}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 	}, metav1.CreateOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	token, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	authority, err := os.ReadFile(b.cluster.CAFile())
-	must(t, err)
+	kit.Must(t, err)
 	for file, text := range map[string]string{"token": token.Status.Token, "ca.crt": string(authority), "namespace": namespace} {
-		must(t, os.WriteFile(filepath.Join(b.account, file), []byte(text), 0o600))
+		kit.Must(t, os.WriteFile(filepath.Join(b.account, file), []byte(text), 0o600))
 	}
 }
 
@@ -74,7 +76,7 @@ func (b *bed) newObjects(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec:       corev1.ServiceSpec{ClusterIP: address, Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
 		}, metav1.CreateOptions{})
-		must(t, err)
+		kit.Must(t, err)
 	}
 	service("default", "web", "10.96.0.80")
 	service("kube-system", "kube-dns", "10.96.0.10")
@@ -102,7 +104,7 @@ func (b *bed) serve(t *testing.T) {
 	})
 	for _, network := range []string{"udp", "tcp"} {
 		server := &dns.Server{Net: network, Handler: answer}
-		must(t, b.outside.Do(func() (err error) {
+		kit.Must(t, b.outside.Do(func() (err error) {
 			if network == "udp" {
 				server.PacketConn, err = net.ListenPacket(network, "[::]:53")
 			} else {
@@ -112,12 +114,5 @@ func (b *bed) serve(t *testing.T) {
 		}))
 		go func() { _ = server.ActivateAndServe() }()
 		t.Cleanup(func() { _ = server.Shutdown() })
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
@@ -53,10 +55,10 @@ type published struct {
 func read(t *testing.T) (all []published) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.*")
-	must(t, err)
+	kit.Must(t, err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		must(t, err)
+		kit.Must(t, err)
 		program := regexp.MustCompile(`(?m)^# Program: (\w+)$`).FindSubmatch(text)
 		if program == nil || !strings.HasPrefix(string(text), "# Source: ") {
 			t.Errorf("%s: no source and program in the first lines", file)
@@ -153,7 +155,7 @@ func (b *bed) newPlace(t *testing.T, role, device string, number int) place {
 func (b *bed) start(t *testing.T, at place, program string, p *published) (s server, failure string) {
 	t.Helper()
 	file := filepath.Join(at.folder, p.name)
-	must(t, os.WriteFile(file, []byte(p.text), 0o600))
+	kit.Must(t, os.WriteFile(file, []byte(p.text), 0o600))
 	s = server{namespace: at.Namespace, address: "127.0.0.1:" + p.port()}
 	for _, address := range p.local() {
 		at.Run(t, "ip", "address", "replace", address+"/32", "dev", "lo")

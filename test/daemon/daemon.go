@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -41,15 +43,11 @@ func FreePort(t testing.TB) int {
 			continue
 		}
 		p, perr := net.ListenPacket("udp", address)
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, l.Close())
 		if perr != nil {
 			continue
 		}
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, p.Close())
 		if reservation, err := net.Listen("unix", fmt.Sprintf("@nearside-test-port-%d", port)); err == nil {
 			reservations.Store(port, reservation)
 			return port
@@ -145,9 +143,7 @@ func Start(t testing.TB, path, corefile string, args ...string) *Process {
 func (p *Process) Configure(t testing.TB, corefile string) {
 	t.Helper()
 	text := strings.ReplaceAll(corefile, "PORT", strconv.Itoa(p.Port))
-	if err := os.WriteFile(p.Corefile, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, p.Corefile, text)
 }
 
 // Output returns the program's output.

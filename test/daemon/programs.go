@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // built are the programs that are up to date, by path.
@@ -39,9 +41,7 @@ func program(t testing.TB, name string, race bool) string {
 	built.Lock()
 	defer built.Unlock()
 	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	_, file, _, _ := runtime.Caller(0)
 	folder, args := fmt.Sprintf("%x", sha256.Sum256([]byte(file)))[:8], []string{"build", "-ldflags=-w"}
 	if race {
@@ -69,15 +69,9 @@ func program(t testing.TB, name string, race bool) string {
 // lock waits until no other process builds into a folder, and returns a function that ends the lock.
 func lock(t testing.TB, folder string) (unlock func()) {
 	t.Helper()
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.MkdirAll(folder, 0o755))
 	f, err := os.Open(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	kit.Must(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
 	return func() { _ = f.Close() } // which ends the lock
 }

@@ -3,11 +3,12 @@ package deploy
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -56,12 +57,8 @@ func known(t *testing.T, all objects) string {
 	}
 	path := filepath.Join(t.TempDir(), "list.json")
 	encoded, err := json.Marshal(list)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, encoded, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	kit.Write(t, path, string(encoded))
 	return path
 }
 
@@ -89,9 +86,7 @@ func TestApplyAndDelete(t *testing.T) {
 		Ports:    []corev1.ServicePort{{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP}},
 	}}
 	before, err := services.Create(t.Context(), existing, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	has := func(name string) bool {
 		service, err := services.Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -101,9 +96,7 @@ func TestApplyAndDelete(t *testing.T) {
 	}
 	deployments := func() int {
 		all, err := s.Client().AppsV1().Deployments("kube-system").List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return len(all.Items)
 	}
 
@@ -154,9 +147,7 @@ func (s *server) addAutoscaler(t *testing.T) {
 			t.Fatalf("helm upgrade with %s: %v\n%s", step.values, err, complaint)
 		}
 		d, err := s.Client().AppsV1().Deployments("kube-system").Get(t.Context(), "clusterdns", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if *d.Spec.Replicas != step.want {
 			t.Errorf("after an upgrade with %s, %d replicas, want %d", step.values, *d.Spec.Replicas, step.want)
 		}
@@ -255,16 +246,11 @@ func TestAccounts(t *testing.T) {
 			t.Errorf("%s may %s %s: %v", tc.user, tc.verb, tc.resource, got)
 		}
 	}
-	corefile, err := os.ReadFile(deployed + "/clusterdns/Corefile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	withAccount := strings.Replace(onLoopback(t, string(corefile), "API", upstream(t, "192.0.2.80")), "endpoint API", "kubeconfig "+s.KubeconfigFor(ofClusterDNS), 1)
+	corefile := kit.Read(t, deployed+"/clusterdns/Corefile")
+	withAccount := strings.Replace(onLoopback(t, corefile, "API", upstream(t, "192.0.2.80")), "endpoint API", "kubeconfig "+s.KubeconfigFor(ofClusterDNS), 1)
 	p := daemon.Start(t, daemon.Program(t, "clusterdns"), withAccount)
 	ip, err := s.Client().CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	awaitAnswer(t, p.Addr, "kubernetes.default.svc.cluster.local A", "A "+ip.Spec.ClusterIP)
 }
 
@@ -274,8 +260,6 @@ func may(t *testing.T, client kubernetes.Interface, user, verb, group, resource 
 	review, err := client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource},
 	}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return review.Status.Allowed
 }

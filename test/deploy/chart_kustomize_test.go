@@ -2,11 +2,12 @@ package deploy
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -152,9 +153,7 @@ func TestComponentsOfBoth(t *testing.T) {
 func TestComponents(t *testing.T) {
 	with := map[string]string{"topology": "clusterdns: {topology: true", "pods-verified": "clusterdns: {pods: verified"}
 	folders, err := filepath.Glob(deployed + "/overlays/components/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if known := len(with) + len(ofBoth) + 1; len(folders) != known {
 		t.Errorf("%d components, %d of them known", len(folders), known)
 	}
@@ -186,20 +185,14 @@ func TestComponents(t *testing.T) {
 func mine(t *testing.T, resources string, components ...string) string {
 	t.Helper()
 	folder, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	at, err := filepath.Abs(deployed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if at, err = filepath.EvalSymlinks(at); err != nil {
 		t.Fatal(err)
 	}
 	relative, err := filepath.Rel(folder, at) // which is what kustomize takes
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
 	for name := range strings.SplitSeq(resources, ", ") {
 		text += "- " + filepath.Join(relative, name) + "\n"
@@ -208,20 +201,15 @@ func mine(t *testing.T, resources string, components ...string) string {
 	for _, name := range components {
 		text += "- " + filepath.Join(relative, name) + "\n"
 	}
-	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, filepath.Join(folder, "kustomization.yaml"), text)
 	return folder
 }
 
 // TestMonitors compares the chart's monitors with those of deploy/monitoring: the alerts need their labels.
 func TestMonitors(t *testing.T) {
-	file, err := os.ReadFile(filepath.Join(deployed, "monitoring", "monitors.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := kit.Read(t, filepath.Join(deployed, "monitoring", "monitors.yaml"))
 	chart := decoded(t, templated(t, "clusterdns: {podMonitor: {enabled: true}}\nnodecache: {serviceMonitor: {enabled: true}}"))
-	for name, object := range decoded(t, string(file)) {
+	for name, object := range decoded(t, file) {
 		rendered, ok := chart[name].(*unstructured.Unstructured)
 		if !ok {
 			t.Errorf("the chart has no %s", name)
@@ -229,16 +217,12 @@ func TestMonitors(t *testing.T) {
 		}
 		for _, list := range []string{"podMetricsEndpoints", "endpoints"} {
 			endpoints, _, err := unstructured.NestedSlice(rendered.Object, "spec", list)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			for _, e := range endpoints {
 				delete(e.(map[string]any), "interval") // for which the chart has a value
 			}
 			if len(endpoints) > 0 {
-				if err := unstructured.SetNestedSlice(rendered.Object, endpoints, "spec", list); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, unstructured.SetNestedSlice(rendered.Object, endpoints, "spec", list))
 			}
 		}
 		if k, h := plain(t, object), plain(t, rendered); k != h {

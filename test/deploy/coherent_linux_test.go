@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -44,9 +46,7 @@ func awaitMetric(t *testing.T, corefile, metric string, minimum float64) {
 func coherenceLines(t *testing.T, corefile, clusterMetrics string) (map[string]string, error) {
 	t.Helper()
 	host, port, err := net.SplitHostPort(clusterMetrics)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	cmd := exec.Command(daemon.Program(t, "nodecache"), "doctor", "-o", "json", "-conf", corefile)
 	cmd.Env = append(os.Environ(), "KUBE_DNS_SERVICE_HOST="+host, "KUBE_DNS_SERVICE_PORT_METRICS="+port)
 	out, err := cmd.Output()
@@ -70,13 +70,13 @@ func coherenceLines(t *testing.T, corefile, clusterMetrics string) (map[string]s
 // whose name did not exist before, and nodecache doctor reports their session.
 func TestDeployedCoherent(t *testing.T) {
 	api, resolver := cluster(t), upstream(t, "192.0.2.80")
-	server := onLoopback(t, read(t, deployed, "clusterdns", "Corefile"), api.URL(), resolver)
+	server := onLoopback(t, kit.Read(t, deployed+"/clusterdns/Corefile"), api.URL(), resolver)
 	clusterdns := daemon.Start(t, daemon.Program(t, "clusterdns"), server)
 	awaitAnswer(t, clusterdns.Addr, service.name, service.want)
 	node := strings.NewReplacer(
 		"__PILLAR__CLUSTER__DNS__", clusterdns.Addr, "__PILLAR__UPSTREAM__SERVERS__", "/etc/resolv.conf",
 		"    bind __PILLAR__LOCAL__DNS__\n", "", "__PILLAR__LOCAL__DNS__:", ":",
-	).Replace(read(t, deployed, "nodecache", "Corefile.base"))
+	).Replace(kit.Read(t, deployed+"/nodecache/Corefile.base"))
 	node = onLoopback(t, node, api.URL(), resolver)
 	nodecache := daemon.Start(t, daemon.Program(t, "nodecache"), node)
 	awaitAnswer(t, nodecache.Addr, service.name, service.want)
@@ -90,9 +90,7 @@ func TestDeployedCoherent(t *testing.T) {
 		Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.12.35", ClusterIPs: []string{"10.96.12.35"},
 		Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
 	}}
-	if err := api.Put(late); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, api.Put(late))
 	awaitMetric(t, node, "nearside_forward_coherence_invalidations_total", 1)
 	awaitMetric(t, node, "nearside_cache_invalidated_total", 1)
 	awaitAnswer(t, nodecache.Addr, name, "A 10.96.12.35")

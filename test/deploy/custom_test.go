@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
@@ -18,9 +20,7 @@ func TestCustomFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := map[string]string{"clusterdns": "clusterdns/Corefile", "nodecache": "nodecache/Corefile.base"}[name]
 			text, err := os.ReadFile(filepath.Join(deployed, file))
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			corefile := strings.NewReplacer(
 				"__PILLAR__CLUSTER__DNS__", upstream(t, "10.96.12.34"), "__PILLAR__UPSTREAM__SERVERS__", "/etc/resolv.conf",
 				"    bind __PILLAR__LOCAL__DNS__\n", "", "__PILLAR__LOCAL__DNS__:", ":", "    reload\n", "    reload 2s 1s\n",
@@ -28,14 +28,10 @@ func TestCustomFiles(t *testing.T) {
 			p := daemon.Start(t, daemon.Program(t, name), onLoopback(t, corefile, cluster(t).URL(), upstream(t, outside)))
 			awaitAnswer(t, p.Addr, "www.corp.example.com A", "A "+outside)
 			custom := filepath.Join(filepath.Dir(p.Corefile), "custom")
-			if err := os.Mkdir(custom, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.Mkdir(custom, 0o700))
 			write := func(name, text string) {
 				t.Helper()
-				if err := os.WriteFile(filepath.Join(custom, name), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				kit.Write(t, filepath.Join(custom, name), text)
 			}
 			// reloaded waits until the reload has ended: a change before that is not noticed by clusterdns, nor by CoreDNS.
 			reloads := 0

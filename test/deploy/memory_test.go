@@ -2,12 +2,12 @@ package deploy
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -116,22 +116,10 @@ func (r rule) broken(clusterdns, nodecache corev1.ResourceRequirements) (all []s
 	return all
 }
 
-// read is a file as text.
-func read(t *testing.T, path ...string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(path...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
 // TestMemory compares the requests and limits with the rule of docs/operating.md.
 func TestMemory(t *testing.T) {
-	r, err := parseRule(read(t, "../../docs/operating.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, err := parseRule(kit.Read(t, "../../docs/operating.md"))
+	kit.Must(t, err)
 	for name, all := range map[string]objects{
 		"kustomize": decoded(t, kustomize(t, deployed+"/overlays/kube-proxy")),
 		"chart":     decoded(t, templated(t, "")),
@@ -145,10 +133,8 @@ func TestMemory(t *testing.T) {
 		})
 	}
 	t.Run("README of the overlays", func(t *testing.T) {
-		n, err := numbers(unwrapped(read(t, deployed, "overlays", "README.md")), reach)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n, err := numbers(unwrapped(kit.Read(t, deployed+"/overlays/README.md")), reach)
+		kit.Must(t, err)
 		if n[0] != r.limit || n[1] != r.reach {
 			t.Errorf("it has %d MiB for %d Services, docs/operating.md %d MiB for %d", n[0], n[1], r.limit, r.reach)
 		}
@@ -158,9 +144,7 @@ func TestMemory(t *testing.T) {
 			"A limit of twice the highest that the table says for your\ncluster and 64 MiB leaves room. That of the chart, 150 MiB, is for 1,000\nServices.\n\n" +
 			"| with a full `budget`, by default | 98 MiB in all |\n\n`deploy/nodecache` and the chart request 64 MiB.\n"
 		wrong, err := parseRule(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		set := func(limit string) corev1.ResourceList {
 			return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(limit)}
 		}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -67,9 +69,7 @@ func inFirstBlock(t *testing.T, corefile, directives string) string {
 func ofTemplate(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile(migration)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	all := steps(string(page))
 	i := slices.IndexFunc(all, func(s step) bool { return s.into == "nodes/Corefile.base" })
 	if i < 0 {
@@ -81,11 +81,8 @@ func ofTemplate(t *testing.T) string {
 // installed returns the template of the manifest of node-local-dns, with the values of an installation.
 func installed(t *testing.T, clusterIP string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../cmd/internal/nodelocaldns/testdata/render/stock.base")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.NewReplacer("__PILLAR__LOCAL__DNS__", "169.254.20.10", "__PILLAR__DNS__SERVER__", clusterIP).Replace(string(text))
+	text := kit.Read(t, "../../cmd/internal/nodelocaldns/testdata/render/stock.base")
+	return strings.NewReplacer("__PILLAR__LOCAL__DNS__", "169.254.20.10", "__PILLAR__DNS__SERVER__", clusterIP).Replace(text)
 }
 
 // waiting matches the commands that need pods.
@@ -94,35 +91,21 @@ var waiting = regexp.MustCompile(`^dig | rollout status | exec | logs | delete p
 // TestMigration follows the page, in a cluster with CoreDNS and node-local-dns that has no kubelet.
 func TestMigration(t *testing.T) {
 	text, err := os.ReadFile(migration)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s := newServer(t)
 	helm := controlplane.RequireBinary(t, "helm")
 	before := s.withPredecessors(t)
 	work := t.TempDir()
-	if err := os.CopyFS(filepath.Join(work, "deploy"), os.DirFS(deployed)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.CopyFS(filepath.Join(work, "deploy"), os.DirFS(deployed)))
 	ran := map[string]bool{}
 	for _, do := range steps(string(text)) {
 		switch {
 		case do.file != "":
-			if err := os.MkdirAll(filepath.Dir(filepath.Join(work, do.file)), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(work, do.file), []byte(do.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			kit.Write(t, filepath.Join(work, do.file), do.text)
 		case do.into != "":
 			path := filepath.Join(work, do.into)
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(inFirstBlock(t, string(text), do.text)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			text := kit.Read(t, path)
+			kit.Write(t, path, inFirstBlock(t, text, do.text))
 		case !waiting.MatchString(do.command):
 			ran[do.command] = true
 			last := s.daemons(t, "node-local-dns")
@@ -164,21 +147,15 @@ func TestMigration(t *testing.T) {
 func (s *server) withVolumes(t *testing.T, overlay string) {
 	t.Helper()
 	page, err := os.ReadFile(migration)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	line := regexp.MustCompile("`(patches: .*volumes.yaml.*)`").FindStringSubmatch(string(page))
 	if line == nil {
 		t.Fatal("the page has no line that uses volumes.yaml")
 	}
 	path := filepath.Join(overlay, "kustomization.yaml")
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, append(text, line[1]+"\n"...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	kit.Must(t, os.WriteFile(path, append(text, line[1]+"\n"...), 0o600))
 	s.run(t, "apply", "--dry-run=server", "--validate=strict", "-k", overlay)
 	pod := find[*appsv1.Deployment](t, decoded(t, kustomize(t, overlay)), "Deployment clusterdns").Spec.Template.Spec
 	from := map[string]string{}
@@ -245,10 +222,7 @@ func (s *server) withPredecessors(t *testing.T) (all predecessors) {
 	if all.daemons, err = client.AppsV1().DaemonSets("kube-system").Create(t.Context(), &daemons, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	corefile, err := os.ReadFile(deployed + "/clusterdns/Corefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	corefile := kit.Read(t, deployed+"/clusterdns/Corefile")
 	_, upstreamErr := client.CoreV1().Services("kube-system").Create(t.Context(), service("kube-dns-upstream"), metav1.CreateOptions{})
 	_, deploymentErr := client.AppsV1().Deployments("kube-system").Create(t.Context(), &deployment, metav1.CreateOptions{})
 	node := func(name string) *corev1.Node {
@@ -256,12 +230,10 @@ func (s *server) withPredecessors(t *testing.T) (all predecessors) {
 	}
 	_, nodeErr := client.CoreV1().Nodes().Create(t.Context(), node("node-a"), metav1.CreateOptions{})
 	_, otherErr := client.CoreV1().Nodes().Create(t.Context(), node("node-b"), metav1.CreateOptions{})
-	_, configErr := client.CoreV1().ConfigMaps("kube-system").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: meta("coredns"), Data: map[string]string{"Corefile": string(corefile)}}, metav1.CreateOptions{})
+	_, configErr := client.CoreV1().ConfigMaps("kube-system").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: meta("coredns"), Data: map[string]string{"Corefile": corefile}}, metav1.CreateOptions{})
 	_, templateErr := client.CoreV1().ConfigMaps("kube-system").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: meta("node-local-dns"), Data: map[string]string{"Corefile": installed(t, address)}}, metav1.CreateOptions{})
 	for _, err := range []error{upstreamErr, deploymentErr, nodeErr, otherErr, configErr, templateErr} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 	}
 	return all
 }
@@ -282,9 +254,7 @@ func wants(t *testing.T, set *appsv1.DaemonSet, node *corev1.Node) bool {
 		all := labels.NewSelector()
 		for _, e := range term.MatchExpressions {
 			r, err := labels.NewRequirement(e.Key, operators[e.Operator], e.Values)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			all = all.Add(*r)
 		}
 		if all.Matches(has) {
@@ -310,9 +280,7 @@ func (s *server) place(t *testing.T) (got [2]string) {
 	t.Helper()
 	for i, name := range []string{"node-a", "node-b"} {
 		node, err := s.Client().CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		var all []string
 		for _, name := range []string{"nodecache", "node-local-dns"} {
 			if set := s.daemons(t, name); set != nil && wants(t, set, node) {
@@ -331,9 +299,7 @@ func (s *server) daemons(t *testing.T, name string) *appsv1.DaemonSet {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return set
 }
 
@@ -359,9 +325,7 @@ func (s *server) lookAt(t *testing.T, command string, before predecessors) {
 	switch {
 	case command == "kubectl apply -k mine", command == "kubectl delete -k mine":
 		budgets, err := s.Client().PolicyV1().PodDisruptionBudgets("kube-system").List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if applied := strings.Contains(command, "apply"); s.deployment(t, "clusterdns") != applied || len(budgets.Items) == 1 != applied || !s.deployment(t, "coredns") {
 			t.Errorf("after %s: clusterdns %v, coredns %v, %d budgets", command, s.deployment(t, "clusterdns"), s.deployment(t, "coredns"), len(budgets.Items))
 		}

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -15,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 	appsv1 "k8s.io/api/apps/v1"
@@ -78,9 +79,7 @@ func serve(t *testing.T, n *netns.Namespace, at, address string) {
 		tcp.Listener, err = net.Listen("tcp", at+":53")
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, server := range []*dns.Server{&udp, &tcp} {
 		started := make(chan struct{})
 		server.Handler, server.NotifyStartedFunc = always(address), func() { close(started) }
@@ -134,9 +133,7 @@ func boundingSet(c corev1.Container) string {
 func (n *node) mount(t *testing.T) {
 	t.Helper()
 	text := pods.ReplaceAllString(n.template, "$1 {\n        endpoint "+n.api.URL()+"\n    }\n")
-	if err := os.WriteFile(n.mounted, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, n.mounted, text)
 }
 
 // addresses are the node-local addresses that pods use.
@@ -284,9 +281,7 @@ func (n *node) startPredecessor(t *testing.T) *netns.Process {
 	}
 	corefile := filepath.Join(t.TempDir(), "Corefile")
 	text := strings.NewReplacer("__PILLAR__CLUSTER__DNS__", clusterDNS, "__PILLAR__UPSTREAM__SERVERS__", resolver).Replace(installed(t, kubeDNS))
-	if err := os.WriteFile(corefile, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, corefile, text)
 	return n.bed.Node.Start(t, coredns, "-conf", corefile)
 }
 

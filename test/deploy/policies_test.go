@@ -3,11 +3,12 @@ package deploy
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -49,18 +50,12 @@ type (
 func spec[T any](t *testing.T, object runtime.Object) (decoded T) {
 	t.Helper()
 	encoded, err := json.Marshal(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var parts struct{ Spec json.RawMessage }
-	if err := json.Unmarshal(encoded, &parts); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, json.Unmarshal(encoded, &parts))
 	strict := json.NewDecoder(strings.NewReader(string(parts.Spec)))
 	strict.DisallowUnknownFields()
-	if err := strict.Decode(&decoded); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, strict.Decode(&decoded))
 	return decoded
 }
 
@@ -159,9 +154,7 @@ func TestLadder(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got struct{ NodesToReplicas json.RawMessage }
-			if err := json.Unmarshal([]byte(find[*corev1.ConfigMap](t, tc.all, "ConfigMap clusterdns-autoscaler").Data["ladder"]), &got); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, json.Unmarshal([]byte(find[*corev1.ConfigMap](t, tc.all, "ConfigMap clusterdns-autoscaler").Data["ladder"]), &got))
 			if string(got.NodesToReplicas) != tc.want {
 				t.Errorf("steps %s, want %s", got.NodesToReplicas, tc.want)
 			}
@@ -187,12 +180,9 @@ func ladder(lowest, highest, perReplica int) string {
 
 // TestReadmeObjects decodes the objects that deploy/overlays/README.md shows, as strictly as an API server.
 func TestReadmeObjects(t *testing.T) {
-	page, err := os.ReadFile(deployed + "/overlays/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := kit.Read(t, deployed+"/overlays/README.md")
 	shown := map[string]bool{}
-	for _, block := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(string(page), -1) {
+	for _, block := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(page, -1) {
 		if kind := regexp.MustCompile(`(?m)^kind: (\w+)$`).FindStringSubmatch(block[1]); kind != nil && kind[1] != "Kustomization" && kind[1] != "NodePool" {
 			decoded(t, block[1])
 			shown[kind[1]] = true

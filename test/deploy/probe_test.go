@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -28,13 +30,9 @@ func stoppable(t *testing.T, address string) dnsServer {
 	t.Helper()
 	at := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
 	packets, err := net.ListenPacket("udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	listener, err := net.Listen("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	servers := []*dns.Server{{PacketConn: packets}, {Listener: listener}}
 	for _, server := range servers {
 		started := make(chan struct{})

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -77,11 +79,7 @@ func template(t *testing.T, values string) (out, complaint string, err error) {
 // valuesFile returns a file with values of the chart.
 func valuesFile(t *testing.T, values string) (path string) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), "values.yaml")
-	if err := os.WriteFile(path, []byte(values), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return kit.File(t, "values.yaml", values)
 }
 
 // templated is template with valid values.
@@ -137,9 +135,7 @@ func withoutComments(document []byte) []byte {
 func decoded(t *testing.T, text string) objects {
 	t.Helper()
 	all, err := decode(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return all
 }
 
@@ -165,19 +161,13 @@ func (o objects) names() (all []string) {
 func overlays(t *testing.T) (folders []string) {
 	t.Helper()
 	files, err := filepath.Glob(deployed + "/*/kustomization.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	more, err := filepath.Glob(deployed + "/overlays/*/kustomization.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, f := range append(files, more...) {
 		folder := filepath.Dir(f)
 		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		// Others have tests of their own.
 		if strings.Contains(folder, "overlays") || bytes.Contains(text, []byte("images:")) {
 			folders = append(folders, folder)
@@ -340,8 +330,6 @@ func TestInvalidObjects(t *testing.T) {
 func text(t *testing.T, object runtime.Object) string {
 	t.Helper()
 	out, err := json.MarshalIndent(object, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return string(out)
 }

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,9 +27,7 @@ import (
 func volume(t *testing.T, pod corev1.PodSpec) string {
 	t.Helper()
 	parent, err := os.MkdirTemp("", "nearside-volume-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(parent); err != nil {
 			t.Error(err)
@@ -50,9 +50,7 @@ func volume(t *testing.T, pod corev1.PodSpec) string {
 		t.Fatalf("volume %v", v)
 	}
 	folder := filepath.Join(parent, "volume")
-	if err := errors.Join(os.Chmod(parent, 0o755), os.Mkdir(folder, 0o700), os.Chown(folder, 0, group), os.Chmod(folder, mode)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, errors.Join(os.Chmod(parent, 0o755), os.Mkdir(folder, 0o700), os.Chown(folder, 0, group), os.Chmod(folder, mode)))
 	return folder
 }
 
@@ -69,9 +67,7 @@ func confined(t *testing.T, pod corev1.PodSpec, folder string) string {
 		"exec setpriv --reuid %[2]d --regid %[3]d %[4]s --bounding-set %[5]s --inh-caps -all --no-new-privs --pdeathsig KILL %[1]s/clusterdns -conf %[1]s/Corefile\n",
 		parent, *c.RunAsUser, *c.RunAsGroup, groups, boundingSet(pod.Containers[0]), daemon.Program(t, "clusterdns"))
 	path := filepath.Join(parent, "run")
-	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(path, []byte(script), 0o700))
 	return path
 }
 
@@ -101,9 +97,7 @@ func TestSnapshotVolume(t *testing.T) {
 			}
 			folder := volume(t, pod)
 			api := cluster(t)
-			if err := api.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "4"}}); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, api.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "4"}}))
 			corefile := find[*corev1.ConfigMap](t, all, "ConfigMap clusterdns").Data["Corefile"]
 			corefile = onLoopback(t, strings.ReplaceAll(corefile, snapshotFolder, folder), api.URL(), upstream(t, "192.0.2.80"))
 			path := confined(t, pod, folder)

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
@@ -70,16 +72,13 @@ var cases = map[string]map[string][]question{
 // snippet reads a file and replaces the servers in it by those of the test.
 func snippet(t *testing.T, program, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(corefiles, program, name+".corefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := kit.Read(t, filepath.Join(corefiles, program, name+".corefile"))
 	inside := "192.0.2.90"
 	if name == "split-horizon" {
 		inside = "" // and has no names
 	}
 	address := upstream(t, inside)
-	replaced := regexp.MustCompile(`(?m)^(    forward \.) 10\.150\.0\.1.*?( \{)?$`).ReplaceAllString(string(text), "$1 "+address+"$2")
+	replaced := regexp.MustCompile(`(?m)^(    forward \.) 10\.150\.0\.1.*?( \{)?$`).ReplaceAllString(text, "$1 "+address+"$2")
 	if strings.Contains(replaced, "tls://") {
 		secure, ca := upstreamTLS(t, "192.0.2.90", "dns.quad9.net")
 		replaced = regexp.MustCompile(`forward \. tls://.* \{`).ReplaceAllString(replaced, "forward . tls://"+secure+" {\n        tls "+ca)
@@ -91,25 +90,17 @@ func snippet(t *testing.T, program, name string) string {
 func upstreamTLS(t *testing.T, address, name string) (at, ca string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	ca = filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	server := &dns.Server{Listener: listener, Handler: always(address)}
 	go func() { _ = server.ActivateAndServe() }() // it ends with the listener
 	t.Cleanup(func() { _ = listener.Close() })
@@ -130,15 +121,10 @@ func added(t *testing.T, corefile, blocks string) string {
 
 // TestSnippets starts each file of deploy/corefiles and sends the questions that the file is about.
 func TestSnippets(t *testing.T) {
-	base, err := os.ReadFile(deployed + "/nodecache/Corefile.base")
-	if err != nil {
-		t.Fatal(err)
-	}
+	base := kit.Read(t, deployed+"/nodecache/Corefile.base")
 	for name, questionsOf := range cases {
 		files, err := filepath.Glob(filepath.Join(corefiles, name, "*"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		for _, file := range files {
 			file = strings.TrimSuffix(filepath.Base(file), ".corefile")
 			t.Run(name+"/"+file, func(t *testing.T) {
@@ -148,7 +134,7 @@ func TestSnippets(t *testing.T) {
 				}
 				corefile := snippet(t, name, file)
 				if name == "nodecache" {
-					corefile = added(t, string(base), corefile)
+					corefile = added(t, base, corefile)
 					corefile = strings.NewReplacer(
 						"__PILLAR__CLUSTER__DNS__", upstream(t, "10.96.12.34"), "__PILLAR__UPSTREAM__SERVERS__", "/etc/resolv.conf",
 						"    bind __PILLAR__LOCAL__DNS__\n", "", "__PILLAR__LOCAL__DNS__:", ":",

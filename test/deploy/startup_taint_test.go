@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,21 +25,15 @@ func (s *server) nodecacheOn(t *testing.T, node string) kubernetes.Interface {
 		Spec:       corev1.PodSpec{NodeName: node, ServiceAccountName: "nodecache", Containers: []corev1.Container{{Name: "nodecache", Image: "nearside/nodecache"}}},
 	}
 	pod, err := s.Client().CoreV1().Pods("kube-system").Create(t.Context(), pod, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	token, err := s.Client().CoreV1().ServiceAccounts("kube-system").CreateToken(t.Context(), "nodecache", &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	config := rest.AnonymousClientConfig(s.Config())
 	config.BearerToken = token.Status.Token
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return client
 }
 
@@ -49,9 +45,7 @@ func TestStartupTaint(t *testing.T) {
 	s := newServer(t)
 	for _, name := range []string{"node-a", "node-b"} {
 		node, err := s.Client().CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"a": "b"}}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		node.Spec.Taints = taints // without that of a new node, which an admission plugin adds
 		if _, err := s.Client().CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"go.yaml.in/yaml/v3"
 	appsv1 "k8s.io/api/apps/v1"
 
@@ -113,15 +115,11 @@ func TestAddressesThatPodsCannotQuery(t *testing.T) {
 // TestImages has the image references, by the values of both programs and of one.
 func TestImages(t *testing.T) {
 	version, _, err := output(controlplane.RequireBinary(t, "helm"), "show", "chart", chart)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var metadata struct {
 		AppVersion string `yaml:"appVersion"`
 	}
-	if err := yaml.Unmarshal([]byte(version), &metadata); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, yaml.Unmarshal([]byte(version), &metadata))
 	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	for _, tc := range []struct{ name, values, clusterdns, nodecache string }{
 		{"neither", "", "nearside.invalid/nearside/clusterdns:" + metadata.AppVersion, "nearside.invalid/nearside/nodecache:" + metadata.AppVersion},
@@ -218,19 +216,13 @@ func (s *schema) disagreements(path string, values map[string]any) (all []string
 func TestSchema(t *testing.T) {
 	var s schema
 	text, err := os.ReadFile(chart + "/values.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &s); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	kit.Must(t, json.Unmarshal(text, &s))
 	var values map[string]any
 	if text, err = os.ReadFile(chart + "/values.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	if err := yaml.Unmarshal(text, &values); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, yaml.Unmarshal(text, &values))
 	// Objects that Kubernetes defines are passed on as a whole, and their fields need no default.
 	kubernetes := []string{"/clusterdns/affinity", "/nodecache/affinity", "/clusterdns/resources", "/nodecache/resources"}
 	for _, d := range s.disagreements("", values) {

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nearside-dns/nearside/test/bundle"
@@ -89,9 +91,7 @@ type program struct{ name, binary, corefile string }
 func newRun(t *testing.T) *run {
 	t.Helper()
 	own, err := ownAddresses()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return &run{api: kubeapi.New(t), own: own, outside: startOutside(t), used: map[string]int{}, asked: map[string]int{}}
 }
 
@@ -113,9 +113,7 @@ func (r *run) seeds(t *testing.T, n uint64) {
 	t.Helper()
 	property.Seeds(t, 1, n, func(t *testing.T, seed uint64) {
 		r.fail = func(text string) { t.Error(text) }
-		if err := r.seed(seed); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, r.seed(seed))
 	})
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
@@ -92,13 +94,9 @@ func startOutside(t *testing.T) string {
 	t.Helper()
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
 	packets, err := net.ListenPacket("udp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
 		m := outsideReply(r)
 		if opt := r.IsEdns0(); opt != nil {

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
@@ -46,17 +48,13 @@ func start(t *testing.T, name, binary, host string, corefile func(port string) s
 	dir := t.TempDir()
 	port := strconv.Itoa(daemon.FreePort(t))
 	conf := filepath.Join(dir, "Corefile")
-	if err := os.WriteFile(conf, []byte(corefile(port)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, conf, corefile(port))
 	s := &server{
 		name: name, address: net.JoinHostPort(host, port), logFile: filepath.Join(dir, "log"),
 		exited: make(chan struct{}), conns: map[string]*dns.Conn{},
 	}
 	log, err := os.Create(s.logFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	cmd := exec.Command(binary, "-conf", conf)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	cmd.SysProcAttr = childAttributes()

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -17,13 +19,9 @@ func delv(t *testing.T, server, zone string, key *dns.DNSKEY, name string, qtype
 	t.Helper()
 	anchors := filepath.Join(t.TempDir(), "anchors")
 	text := fmt.Sprintf("trust-anchors { %q static-key %d %d %d %q; };\n", zone, key.Flags, key.Protocol, key.Algorithm, key.PublicKey)
-	if err := os.WriteFile(anchors, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, anchors, text)
 	host, port, err := net.SplitHostPort(server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	// A failed validation is in the output.
 	args := []string{"@" + host, "-p", port, "-a", anchors, "+root=" + zone, name, dns.TypeToString[qtype]}
 	out, _ := exec.CommandContext(t.Context(), "delv", args...).CombinedOutput()

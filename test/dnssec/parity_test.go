@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -147,9 +149,7 @@ var explanations = []struct {
 // TestParity asks CoreDNS and clusterdns the same questions, clusterdns twice: the second reply has stored signatures.
 func TestParity(t *testing.T) {
 	api := kubeapi.New(t)
-	if err := api.Replace(objects()...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, api.Replace(objects()...))
 	z := newZones(t)
 	text := strings.ReplaceAll(z.corefile, "API", api.URL())
 	stock, ours := daemon.Start(t, controlplane.RequireBinary(t, "coredns"), text), daemon.Start(t, daemon.Program(t, "clusterdns"), text)
@@ -227,9 +227,7 @@ func compareTransfers(t *testing.T, stock, ours *daemon.Process) {
 		m.SetEdns0(4096, do)
 		client := dns.Client{Net: "tcp", Timeout: 10 * time.Second}
 		reply, _, err := client.Exchange(m, p.Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return reply.Answer
 	}
 	want := lines(transfer(stock, false))

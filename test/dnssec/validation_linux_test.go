@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
@@ -33,14 +35,10 @@ func startUnbound(t *testing.T, p *daemon.Process, kind string, anchors []string
 		t.Skip("unbound is not installed; run test/install.sh")
 	}
 	program, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	folder := t.TempDir()
 	path = filepath.Join(folder, "unbound") // AppArmor's profile permits the installed program to read its default configuration only
-	if err := os.WriteFile(path, program, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(path, program, 0o700))
 	port := daemon.FreePort(t)
 	config := fmt.Sprintf(`server:
     directory: "%s"
@@ -68,16 +66,12 @@ remote-control:
 		config += fmt.Sprintf("%s-zone:\n    name: %q\n    %s-addr: 127.0.0.1@%d\n", kind, z, kind, p.Port)
 	}
 	file := filepath.Join(folder, "unbound.conf")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, file, config)
 	var output daemon.Output
 	command := exec.Command(path, "-d", "-c", file)
 	command.Stdout, command.Stderr = &output, &output
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, command.Start())
 	t.Cleanup(func() {
 		if err := command.Process.Kill(); err != nil {
 			t.Error(err)
@@ -121,9 +115,7 @@ const nodeCorefile = `.:PORT {
 // keys of the zones, and none if they trust others.
 func TestValidation(t *testing.T) {
 	api := kubeapi.New(t)
-	if err := api.Replace(objects()...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, api.Replace(objects()...))
 	z := newZones(t)
 	ours := daemon.Start(t, daemon.Program(t, "clusterdns"), strings.ReplaceAll(z.corefile, "API", api.URL()))
 	for end := time.Now().Add(time.Minute); len(ask(t, ours, "web.shop.svc.cluster.local.", dns.TypeA, false).Answer) == 0; {
@@ -204,9 +196,7 @@ func TestValidation(t *testing.T) {
 		t.Run(e.name+" "+dns.TypeToString[e.qtype], func(t *testing.T) {
 			for source, address := range map[string]string{"clusterdns": trusted, "nodecache": behind} {
 				reply, err := resolve(address, e.name, e.qtype)
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, err)
 				answers := 0
 				for _, rr := range reply.Answer {
 					if rr.Header().Rrtype != dns.TypeRRSIG {

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -146,12 +148,8 @@ func get(t *testing.T, url string) (code int, text string) {
 		return 0, ""
 	}
 	page, err := io.ReadAll(reply.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := reply.Body.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	kit.Must(t, reply.Body.Close())
 	return reply.StatusCode, string(page)
 }
 
@@ -237,9 +235,7 @@ func testUpdates(t *testing.T, c *cluster) {
 	}
 	endpointSlices := c.client.DiscoveryV1().EndpointSlices(shop)
 	late, err := endpointSlices.Create(ctx, slice("late-1", "late", "10.244.0.77"), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	is := func(want ...string) func() bool {
 		return func() bool { return slices.Equal(c.dig(t, "late.shop.svc.cluster.local"), want) }
 	}
@@ -257,9 +253,7 @@ func testUpdates(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	eventually(t, 5*time.Second, "nothing ready", func() bool { return c.rcode(t, "late.shop.svc.cluster.local") == "NXDOMAIN" })
-	if err := c.client.CoreV1().Services(shop).Delete(ctx, "late", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.client.CoreV1().Services(shop).Delete(ctx, "late", metav1.DeleteOptions{}))
 }
 
 // testMetrics checks that the metrics of the plugin's README exist, except those of events that have not happened:

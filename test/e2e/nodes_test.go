@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,9 +38,7 @@ func runNodes(t *testing.T) *nodeCluster {
 	grant(t, control.Client())
 	s, err := apiserver.New(apiserver.Connection{Kubeconfig: control.KubeconfigFor(account)},
 		source.Options{Endpoints: true, Topology: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	c := &nodeCluster{client: control.Client(), source: s, ix: index.New()}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -89,16 +89,12 @@ func (c *nodeCluster) create(t *testing.T, name, zone string, podCIDRs ...string
 func (c *nodeCluster) patch(t *testing.T, name, patch string, subresources ...string) {
 	t.Helper()
 	_, err := c.client.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 }
 
 func (c *nodeCluster) remove(t *testing.T, name string) {
 	t.Helper()
-	if err := c.client.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.client.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}))
 }
 
 func (c *nodeCluster) node(name string) *index.Node { return c.ix.Node(index.NewSymbol(name)) }

@@ -3,6 +3,8 @@ package e2e
 import (
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,9 +79,7 @@ func createPod(t *testing.T, client kubernetes.Interface, name, ip string) {
 		Spec:       corev1.PodSpec{NodeName: "node-a", Containers: []corev1.Container{{Name: "db", Image: "db"}}},
 	}
 	p, err := client.CoreV1().Pods("shop").Create(t.Context(), p, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}}
 	if _, err := client.CoreV1().Pods("shop").UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -94,8 +94,6 @@ func clusterIPs(t *testing.T, client kubernetes.Interface, name string) []string
 func clusterIPsIn(t *testing.T, client kubernetes.Interface, namespace, name string) []string {
 	t.Helper()
 	s, err := client.CoreV1().Services(namespace).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return s.Spec.ClusterIPs
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
 )
@@ -86,13 +88,9 @@ func testSnapshot(t *testing.T, c *cluster) {
 		kill()
 	})
 	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Run("half of a snapshot", func(t *testing.T) {
-		if err := os.WriteFile(path, whole[:len(whole)/2], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.WriteFile(path, whole[:len(whole)/2], 0o600))
 		with(snapshot)(t)
 		eventually(t, 30*time.Second, "a reply", func() bool { return c.rcode(t, "web.shop.svc.cluster.local") != "" })
 		if got := c.rcode(t, "web.shop.svc.cluster.local"); got != "SERVFAIL" || !strings.Contains(c.dns.Output(), "refused: the checksum does not match") {
@@ -101,9 +99,7 @@ func testSnapshot(t *testing.T, c *cluster) {
 		kill()
 	})
 	t.Run("the API server returns", func(t *testing.T) {
-		if err := os.WriteFile(path, whole, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, string(whole))
 		with(snapshot + "\n        snapshot_ready")(t)
 		eventually(t, 30*time.Second, "ready", func() bool { return c.ready(t) })
 		if got := c.rcode(t, "web.shop.svc.cluster.local"); got != "NOERROR" {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -160,10 +162,7 @@ func (p *programs) start(t *testing.T, name, corefile string, args ...any) {
 // startPrograms starts clusterdns and a nodecache in front of it, and waits until they have read the cluster.
 func startPrograms(t *testing.T, api *kubeapi.Server, e example) *programs {
 	t.Helper()
-	resolv := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(resolv, []byte("search example.net\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	resolv := kit.File(t, "resolv.conf", "search example.net\n")
 	p := &programs{health: map[string]string{}, dns: map[string]*daemon.Process{}}
 	p.start(t, "clusterdns", clusterFile, api.Plane().Kubeconfig(), e.options, e.directives)
 	p.start(t, "nodecache", nodeFile, api.Plane().Kubeconfig(), resolv, p.dns["clusterdns"].Addr, e.forward, dead)
@@ -213,9 +212,7 @@ var examples = []example{
 	{heading: "A namespace that is not served", options: "namespaces shop"},
 	{heading: "A denial in the cache of the node", options: "ttl 600", before: func(t *testing.T, p *programs, api *kubeapi.Server) {
 		ask(t, p.dns["nodecache"].Addr, "new.shop.svc.cluster.local.", dns.RcodeNameError)
-		if err := api.Load(service("shop", "new", corev1.ServiceSpec{ClusterIP: "10.96.0.21"})); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, api.Load(service("shop", "new", corev1.ServiceSpec{ClusterIP: "10.96.0.21"})))
 		await(t, func() bool {
 			return rcode(t, p.dns["clusterdns"].Addr, "new.shop.svc.cluster.local.") == dns.RcodeSuccess
 		})
@@ -236,9 +233,7 @@ func ask(t *testing.T, server, name string, want int) {
 func rcode(t *testing.T, server, name string) int {
 	t.Helper()
 	reply, err := dns.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return reply.Rcode
 }
 
@@ -323,13 +318,9 @@ func missing(lines []string, output string) string {
 
 func TestExamples(t *testing.T) {
 	api := kubeapi.New(t)
-	if err := api.Load(objects()...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, api.Load(objects()...))
 	page, err := os.ReadFile(filepath.Join(root, "docs/troubleshooting.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	blocks := blocksOf(string(page))
 	if len(blocks) != len(examples) {
 		t.Errorf("the page has %d examples, want %d", len(blocks), len(examples))

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -30,8 +32,8 @@ func markerIP(round int) string { return fmt.Sprintf("10.255.%d.%d", round>>8&0x
 // mark writes the markers of a round.
 func mark(t *testing.T, api *kubeapi.Server, round int) {
 	t.Helper()
-	must(t, api.Delete(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: markerNamespace(round + 1)}}))
-	must(t, api.Put(
+	kit.Must(t, api.Delete(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: markerNamespace(round + 1)}}))
+	kit.Must(t, api.Put(
 		namespace(marker), service(marker, "headless", corev1.ClusterIPNone),
 		service(marker, "vip", markerIP(round)), slice(marker, "headless", markerIP(round)), namespace(markerNamespace(round)),
 	))
@@ -54,13 +56,6 @@ func (p *pair) await(t *testing.T, round int) {
 				return err
 			})
 		}
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

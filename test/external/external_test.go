@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -27,7 +29,7 @@ const (
 func TestDifferential(t *testing.T) {
 	api, outside := kubeapi.New(t), startOutside(t)
 	own := ownAddresses(t)
-	must(t, api.Replace(fixed(own)...))
+	kit.Must(t, api.Replace(fixed(own)...))
 	var pairs []*pair
 	for _, v := range variants {
 		pairs = append(pairs, v.start(t, api.URL(), outside))
@@ -37,7 +39,7 @@ func TestDifferential(t *testing.T) {
 	property.Seeds(t, 1, 3, func(t *testing.T, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		objs := newCluster(r, own)
-		must(t, api.Replace(objs...))
+		kit.Must(t, api.Replace(objs...))
 		for range rounds {
 			mark(t, api, round)
 			for _, p := range pairs {
@@ -47,8 +49,8 @@ func TestDifferential(t *testing.T) {
 			round++
 			var changed, deleted []runtime.Object
 			changed, deleted, objs = mutated(r, objs)
-			must(t, api.Delete(deleted...))
-			must(t, api.Put(changed...))
+			kit.Must(t, api.Delete(deleted...))
+			kit.Must(t, api.Put(changed...))
 		}
 	})
 	var names []string
@@ -84,10 +86,10 @@ func (c *comparison) comparePair(t *testing.T, r *rand.Rand, p *pair, objs []run
 		}
 		c.asked++
 		stock, err := p.stock.ask(q)
-		must(t, err)
+		kit.Must(t, err)
 		for _, which := range []string{"answer", "stored answer"} {
 			ours, err := p.ours.ask(q)
-			must(t, err)
+			kit.Must(t, err)
 			d := &difference{p: p, q: q, stock: stock, ours: ours, objs: objs}
 			if d.same() {
 				continue

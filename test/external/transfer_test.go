@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,9 +19,9 @@ func (c *comparison) compareTransfers(t *testing.T, p *pair, zone string, objs [
 		return
 	}
 	code, stock, err := p.stock.transfer(zone, 0)
-	must(t, err)
+	kit.Must(t, err)
 	ourCode, ours, err := p.ours.transfer(zone, 0)
-	must(t, err)
+	kit.Must(t, err)
 	if code != dns.RcodeSuccess || ourCode != dns.RcodeSuccess {
 		c.failures++
 		t.Errorf("%s, %s: AXFR of %s: %s from CoreDNS, %s from clusterdns", p.name, where, zone, dns.RcodeToString[code], dns.RcodeToString[ourCode])
@@ -45,7 +47,7 @@ func (c *comparison) compareTransfers(t *testing.T, p *pair, zone string, objs [
 	}
 	c.compareAnswers(t, p, zone, ours, where)
 	_, lone, err := p.ours.transfer(zone, ours[0].(*dns.SOA).Serial)
-	must(t, err)
+	kit.Must(t, err)
 	if len(lone) != 1 {
 		t.Errorf("%s, %s: IXFR of %s from the present serial has %d records, want the SOA", p.name, where, zone, len(lone))
 	}
@@ -58,7 +60,7 @@ func (p *pair) exposed(t *testing.T, zone string, objs []runtime.Object) map[str
 	for _, o := range objs {
 		if n, ok := o.(*corev1.Namespace); ok && !isReverse(zone) {
 			m, err := p.stock.ask(question(n.Name+"."+zone, dns.TypeA))
-			must(t, err)
+			kit.Must(t, err)
 			all[n.Name] = m.Authoritative && m.Rcode == dns.RcodeSuccess
 		}
 	}
@@ -129,7 +131,7 @@ func (c *comparison) compareAnswers(t *testing.T, p *pair, zone string, records 
 			continue
 		}
 		m, err := p.ours.ask(question(k.name, k.qtype))
-		must(t, err)
+		kit.Must(t, err)
 		answer := slices.DeleteFunc(m.Answer, func(rr dns.RR) bool { // that of the host of a load balancer
 			return rr.Header().Rrtype != k.qtype || !strings.EqualFold(rr.Header().Name, k.name)
 		})

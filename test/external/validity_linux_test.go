@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,7 +64,7 @@ func newChanging(t *testing.T, c *controlplane.ControlPlane) *changing {
 	s := service("default", "web", "", port("http", corev1.ProtocolTCP, 80))
 	s.Spec.ClusterIPs, s.Spec.Type = nil, corev1.ServiceTypeLoadBalancer
 	_, err := k.client.CoreV1().Services("default").Create(t.Context(), s, metav1.CreateOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	return k
 }
 
@@ -70,10 +72,10 @@ func newChanging(t *testing.T, c *controlplane.ControlPlane) *changing {
 func (k *changing) balance(t *testing.T, balancer ...corev1.LoadBalancerIngress) {
 	t.Helper()
 	s, err := k.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	s.Status.LoadBalancer.Ingress = balancer
 	_, err = k.client.CoreV1().Services("default").UpdateStatus(t.Context(), s, metav1.UpdateOptions{})
-	must(t, err)
+	kit.Must(t, err)
 }
 
 // shows waits until a server answers a question with a text in its records, or with none for "".
@@ -111,7 +113,7 @@ func TestValidity(t *testing.T) {
 	a, srv := question("web.default.example.org.", dns.TypeA), question("_http._tcp.web.default.example.org.", dns.TypeSRV)
 	pointer := func(ip string) dns.Question {
 		name, err := dns.ReverseAddr(ip)
-		must(t, err)
+		kit.Must(t, err)
 		return question(name, dns.TypePTR)
 	}
 	for _, s := range servers {

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 
@@ -53,9 +54,7 @@ func TestStorePerServerBlock(t *testing.T) {
 			want = "192.0.2.2"
 		}
 		m := new(dns.Msg)
-		if err := m.Unpack(dial(t, "udp", host, s).ask(t, query)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, m.Unpack(dial(t, "udp", host, s).ask(t, query)))
 		if len(m.Answer) != 1 || m.Answer[0].(*dns.A).A.String() != want {
 			t.Errorf("%s answers %v, want %s", host, m.Answer, want)
 		}
@@ -144,9 +143,7 @@ func testReloadOverIPv6(t *testing.T, bind string) {
 	configure := func(plugins ...string) {
 		t.Helper()
 		text := ".:53 {\n    " + strings.Join(append(append([]string{bind}, plugins...), "forward . 127.0.0.1:5300"), "\n    ") + "\n}\n" + behind
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, text)
 	}
 	configure("cache")
 	p := bed.Upstream.Start(t, daemon.Program(t, "clusterdns"), "-conf", path)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -56,9 +58,7 @@ func fromAddress(t *testing.T, s *server, address string) *wire {
 	t.Helper()
 	server := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: s.Port}
 	conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(address)}, server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	w := &wire{network: "udp", address: server.String(), conn: conn}
 	t.Cleanup(func() { w.hangUp(t) })
 	return w
@@ -81,9 +81,7 @@ func namedQuery(t *testing.T, name string, qtype uint16, options ...string) []by
 func addressesIn(t *testing.T, reply []byte) string {
 	t.Helper()
 	m := new(dns.Msg)
-	if err := m.Unpack(reply); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, m.Unpack(reply))
 	if opt := m.IsEdns0(); opt != nil && len(opt.Option) > 0 {
 		t.Errorf("options in the reply: %v", opt)
 	}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const demo = "../../deploy/demo"
@@ -22,11 +24,8 @@ func newCluster(t *testing.T) string {
 		t.Fatalf("no manifests in %s: %v", demo, err)
 	}
 	for _, path := range files {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		manifest(t, folder, filepath.Base(path), string(text))
+		text := kit.Read(t, path)
+		manifest(t, folder, filepath.Base(path), text)
 	}
 	// 12 addresses need compression for a client without EDNS, 60 are too many for it, 120 for nearly all.
 	for _, n := range []int{12, 60, 120} {
@@ -38,9 +37,7 @@ func newCluster(t *testing.T) string {
 // manifest writes a file into a folder of manifests.
 func manifest(t *testing.T, folder, name, text string) {
 	t.Helper()
-	if err := writeManifest(folder, name, text); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, writeManifest(folder, name, text))
 }
 
 // writeManifest writes a file in one step, so that no reader sees a part of it.

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -34,13 +36,9 @@ func connect(t *testing.T, s *server, source, host string) stream {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(source)}
 	}
 	conn, err := d.Dial("tcp", net.JoinHostPort(host, strconv.Itoa(s.Port)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(4 * bounded)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, conn.SetDeadline(time.Now().Add(4*bounded)))
 	return stream{conn}
 }
 
@@ -207,9 +205,7 @@ func TestStopOverTCP(t *testing.T) {
 		g.open()
 		for range stalled {
 			m, err := conn.next()
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if got := idleTimeoutOf(m); got != 0 {
 				t.Errorf("idle timeout %d, want 0", got)
 			}
@@ -333,9 +329,7 @@ func TestSignedOverTCP(t *testing.T) {
 	signed := &dns.Transfer{Conn: &dns.Conn{Conn: conn.Conn}, TsigSecret: map[string]string{secretName: secret}}
 	axfr := new(dns.Msg).SetAxfr("cluster.local.").SetTsig(secretName, dns.HmacSHA256, 300, time.Now().Unix())
 	envelopes, err := signed.In(axfr, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	records := 0
 	for e := range envelopes {
 		if e.Error != nil {

@@ -4,12 +4,13 @@ package fastpath
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
@@ -40,14 +41,10 @@ func newZoneKeys(t *testing.T, flags ...uint16) (keys zoneKeys, directive string
 			Flags: f, Protocol: 3, Algorithm: dns.ECDSAP256SHA256,
 		}
 		private, err := k.Generate(256)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		path := filepath.Join(folder, fmt.Sprintf("K%s+%03d+%05d", signedZone, k.Algorithm, k.KeyTag()))
 		for suffix, text := range map[string]string{".key": k.String() + "\n", ".private": k.PrivateKeyString(private)} {
-			if err := os.WriteFile(path+suffix, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			kit.Write(t, path+suffix, text)
 		}
 		keys[k.KeyTag()] = k
 		directive += " " + path
@@ -208,9 +205,7 @@ func awaitName(t *testing.T, s *server, name string) {
 func unpack(t *testing.T, b []byte) *dns.Msg {
 	t.Helper()
 	m := new(dns.Msg)
-	if err := m.Unpack(b); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, m.Unpack(b))
 	return m
 }
 
@@ -219,9 +214,7 @@ func unpack(t *testing.T, b []byte) *dns.Msg {
 func TestSigned(t *testing.T) {
 	coredns := controlplane.RequireBinary(t, "coredns")
 	api := kubeapi.New(t)
-	if err := api.Replace(signedObjects()...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, api.Replace(signedObjects()...))
 	questions := []dns.Question{
 		{Name: "web.shop.svc.cluster.local.", Qtype: dns.TypeA},
 		{Name: "web.shop.svc.cluster.local.", Qtype: dns.TypeAAAA},
@@ -310,9 +303,7 @@ func TestSigned(t *testing.T) {
 			round := 0
 			within(t, "the serial advances", func() bool {
 				round++
-				if err := api.Put(changed(round)); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, api.Put(changed(round)))
 				return serialOf(t, ours, fmt.Sprintf("x%d.shop.svc.cluster.local.", round)) > serial
 			})
 			latest := fmt.Sprintf("new-%d.shop.svc.cluster.local.", round)

@@ -4,10 +4,11 @@ package fastpath
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 
@@ -23,9 +24,7 @@ const (
 func TestEligible(t *testing.T) {
 	folder := newCluster(t)
 	weights := filepath.Join(folder, "weights")
-	if err := os.WriteFile(weights, []byte("web.shop.svc.cluster.local\n10.96.12.34 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, weights, "web.shop.svc.cluster.local\n10.96.12.34 1\n")
 	// block returns a server block with a plugin that answers, and others.
 	block := func(key, answers string, others ...string) string {
 		bind := "bind 127.0.0.1"
@@ -166,9 +165,7 @@ func TestInvalidArguments(t *testing.T) {
 			t.Parallel()
 			p := daemon.Launch(t, daemon.Program(t, "clusterdns"), ".:PORT {\n"+tc.directive+"\n}\n")
 			code, err := p.Wait(2 * bounded)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			where := fmt.Sprintf("%s:%d - ", p.Corefile, tc.line)
 			if output := p.Output(); code != 1 || strings.Count(output, "\n") != 1 || !strings.Contains(output, tc.want) || !strings.Contains(output, where) {
 				t.Errorf("exit code %d and %q, want 1 and one line with %q and %q", code, output, where, tc.want)

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // quiet is the time after which a missing reply counts as no reply, if the other program does not reply either.
@@ -47,9 +49,7 @@ func (w *wire) connect(t *testing.T) {
 	} else {
 		conn, err = net.Dial(w.network, w.address)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	w.conn = conn
 }
 
@@ -80,9 +80,7 @@ func (w *wire) send(t *testing.T, packet []byte) {
 // receive returns the next reply, or nil if there is none within a time.
 func (w *wire) receive(t *testing.T, within time.Duration) []byte {
 	t.Helper()
-	if err := w.conn.SetReadDeadline(time.Now().Add(within)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, w.conn.SetReadDeadline(time.Now().Add(within)))
 	b := make([]byte, 65536)
 	if w.network != "udp" {
 		if _, err := io.ReadFull(w.conn, b[:2]); err != nil {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
@@ -55,9 +57,7 @@ func dialFrom(t *testing.T, source, server string) net.Conn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(source)}}
 	conn, err := d.Dial("udp", server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() }) // it may have been closed before
 	return conn
 }
@@ -166,9 +166,7 @@ func fillCache(t *testing.T, s *server) {
 				t.Fatal(err)
 			}
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(resolverTimeout)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, conn.SetReadDeadline(time.Now().Add(resolverTimeout)))
 		for range atOnce {
 			if _, err := conn.Read(make([]byte, 4096)); err != nil {
 				break // a datagram was lost: the next names replace it

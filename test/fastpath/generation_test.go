@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -40,9 +42,7 @@ spec: {clusterIP: 10.96.201.1, ports: [{name: http, port: 80, protocol: TCP}]}
 func brief(t *testing.T, packet []byte) string {
 	t.Helper()
 	m := new(dns.Msg)
-	if err := m.Unpack(packet); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, m.Unpack(packet))
 	var data []string
 	for _, rr := range m.Answer {
 		data = append(data, strings.TrimPrefix(rr.String(), rr.Header().String()))
@@ -100,9 +100,7 @@ func TestChangedAnswers(t *testing.T) {
 					}
 				}
 				if step.text == "" {
-					if err := os.Remove(filepath.Join(folder, step.file)); err != nil {
-						t.Fatal(err)
-					}
+					kit.Must(t, os.Remove(filepath.Join(folder, step.file)))
 				} else {
 					manifest(t, folder, step.file, step.text)
 				}

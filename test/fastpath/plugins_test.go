@@ -3,11 +3,12 @@
 package fastpath
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 
@@ -20,9 +21,7 @@ import (
 func TestParityWithPlugins(t *testing.T) {
 	folder := newCluster(t)
 	zone := filepath.Join(folder, "example.zone")
-	if err := os.WriteFile(zone, []byte("@ 60 IN SOA ns.file.test. admin.file.test. 1 2 3 4 5\n@ 60 IN NS ns.file.test.\nns 60 IN A 192.0.2.53\nwww 60 IN A 192.0.2.80\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, zone, "@ 60 IN SOA ns.file.test. admin.file.test. 1 2 3 4 5\n@ 60 IN NS ns.file.test.\nns 60 IN A 192.0.2.53\nwww 60 IN A 192.0.2.80\n")
 	manifest(t, folder, "balanced.yaml", balanced("lb", "10.97.0.1", "203.0.113.1", "2001:db8:113::1"))
 	externalNames := slices.Concat(
 		plain(t, []string{"example.test.", "dns.example.test.", "ns1.dns.example.test.", "shop.example.test.", "none.shop.example.test.", "1.113.0.203.in-addr.arpa.", "9.113.0.203.in-addr.arpa."}),
@@ -115,9 +114,7 @@ func withSearchList(t *testing.T, name string, qtype uint16) query {
 	t.Helper()
 	domain := make([]byte, 64)
 	n, err := dns.PackDomainName("shop.svc.cluster.local.", domain, 0, nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	m := newQuery(name, qtype)
 	m.SetEdns0(4096, false).IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: 65314, Data: domain[:n]}}
 	return query{name + " with a search list", pack(t, m)}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -31,9 +33,7 @@ func signed(t *testing.T, question, key, secret string) []byte {
 	m := newQuery(question, dns.TypeA)
 	m.SetTsig(key, dns.HmacSHA256, 300, time.Now().Unix())
 	packet, _, err := dns.TsigGenerate(m, secret, "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return packet
 }
 
@@ -52,9 +52,7 @@ func outcome(t *testing.T, reply []byte) string {
 		return "no reply"
 	}
 	m := new(dns.Msg)
-	if err := m.Unpack(reply); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, m.Unpack(reply))
 	text := dns.OpcodeToString[m.Opcode] + " " + dns.RcodeToString[m.Rcode] + fmt.Sprint(len(m.Answer))
 	for _, rr := range m.Answer {
 		text += " " + strings.Join(strings.Fields(rr.String())[4:], " ")

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -247,9 +249,7 @@ func slow(t *testing.T, bind, fastpath string, options ...string) (*server, *gat
 func burst(t *testing.T, address string, names []string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("udp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	for _, name := range names {
 		if _, err := conn.Write(pack(t, newQuery(name, dns.TypeA))); err != nil {
@@ -265,9 +265,7 @@ func answered(t *testing.T, conn net.Conn, count int) (names map[string]bool) {
 	names = map[string]bool{}
 	b := make([]byte, 4096)
 	for len(names) < count {
-		if err := conn.SetReadDeadline(time.Now().Add(bounded)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, conn.SetReadDeadline(time.Now().Add(bounded)))
 		n, err := conn.Read(b)
 		if err != nil {
 			t.Errorf("after %d of %d answers: %v", len(names), count, err)

@@ -8,11 +8,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 
@@ -342,9 +343,7 @@ func (s *searching) check(t *testing.T, from asker, w wires, m *dns.Msg, ttl uin
 		}
 	}
 	udp := new(dns.Msg)
-	if err := udp.Unpack(w.on.ask(t, pack(t, m))); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, udp.Unpack(w.on.ask(t, pack(t, m))))
 	w.off.ask(t, pack(t, m)) // as often
 	if answer := answersOf(udp, udp.Answer); answer != want && !udp.Truncated {
 		t.Errorf("%v from %s, over UDP:\n%s\nwant\n%s", question.String(), from.address, answer, want)
@@ -400,10 +399,7 @@ func searchFolder(t *testing.T) string {
 func searchKinds(t *testing.T, folder string) map[string]struct{ program, corefile, expand, carry string } {
 	t.Helper()
 	up := startUpstream(t, searchUpstream).address
-	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(conf, []byte("nameserver 127.0.0.1\n"+"search "+strings.Join(hostSearch(t), " ")+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	conf := kit.File(t, "resolv.conf", "nameserver 127.0.0.1\n"+"search "+strings.Join(hostSearch(t), " ")+"\n")
 	kubernetes := "kubernetes cluster.local {\n manifests " + folder + "\n pods verified\n ttl 300\n}\n"
 	const head = "bind 127.0.0.1\nprometheus METRICS\nerrors\nFASTPATH\n"
 	const cached = "CACHE\n"
@@ -506,10 +502,7 @@ func TestSearches(t *testing.T) {
 // TestSearchesOfOneList has the list of a file, for all clients.
 func TestSearchesOfOneList(t *testing.T) {
 	folder := searchFolder(t)
-	file := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(file, []byte("search shop.svc.cluster.local svc.cluster.local cluster.local corp.test\nnameserver 127.0.0.1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := kit.File(t, "resolv.conf", "search shop.svc.cluster.local svc.cluster.local cluster.local corp.test\nnameserver 127.0.0.1\n")
 	up := startUpstream(t, searchUpstream).address
 	s := startSearching(t, "clusterdns", fmt.Sprintf(`.:PORT {
     bind 127.0.0.1
@@ -585,10 +578,7 @@ func TestSearchedAlias(t *testing.T) {
 	})
 	up := startUpstream(t, searchUpstream).address
 	folder := searchFolder(t)
-	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(conf, []byte("nameserver 127.0.0.1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	conf := kit.File(t, "resolv.conf", "nameserver 127.0.0.1\n")
 	p := startPair(t, "nodecache", fmt.Sprintf("cluster.local:PORT {\nbind 127.0.0.1\nprometheus METRICS\nFASTPATH\nautopath @nodelocal {\nnode n1\nmanifests %s\nresolv_conf %s\n}\ncache\nforward . %s\n}\n.:PORT {\nbind 127.0.0.1\nFASTPATH\ncache\nforward . %s\n}\n",
 		folder, conf, cluster.address, up))
 	packet := pack(t, newQuery("www.example.org.shop.svc.cluster.local.", dns.TypeA))

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -96,9 +98,7 @@ func (c session) ask(t *testing.T, name string, qtype uint16) (text string, hand
 		b = c.read(t)
 	}
 	m := new(dns.Msg)
-	if err := m.Unpack(b); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, m.Unpack(b))
 	for _, o := range m.IsEdns0().Option {
 		if local, ok := o.(*dns.EDNS0_LOCAL); ok && local.Code == optionHandles {
 			handles = handlesIn(local.Data)
@@ -157,9 +157,7 @@ func TestSessions(t *testing.T) {
 					}
 				}
 				if step.text == "" {
-					if err := os.Remove(filepath.Join(folder, step.file)); err != nil {
-						t.Fatal(err)
-					}
+					kit.Must(t, os.Remove(filepath.Join(folder, step.file)))
 				} else {
 					manifest(t, folder, step.file, step.text)
 				}

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -67,9 +69,7 @@ func residentMemory(t *testing.T, pid int) int64 {
 func memoryOf(t *testing.T, pid int, field string) int64 {
 	t.Helper()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() {
 		if err := f.Close(); err != nil {
 			t.Error(err)
@@ -78,9 +78,7 @@ func memoryOf(t *testing.T, pid int, field string) int64 {
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		if rest, ok := strings.CutPrefix(lines.Text(), field+":"); ok {
 			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			return kb << 10
 		}
 	}

@@ -10,10 +10,11 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 
@@ -27,10 +28,7 @@ var added = []string{"10.2.0.77", "fd02::77", "10.2.0.78", "fd02::78"}
 // startIn starts clusterdns in a namespace, and waits until it answers there.
 func startIn(t *testing.T, n *netns.Namespace, corefile string) *netns.Process {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "Corefile")
-	if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := kit.File(t, "Corefile", corefile)
 	p := n.Start(t, daemon.Program(t, "clusterdns"), "-conf", path)
 	within(t, "the start line of the fast path", func() bool { return strings.Contains(p.Output(), ": fast path for ") })
 	return p
@@ -45,9 +43,7 @@ func askFrom(t *testing.T, n *netns.Namespace, server netip.AddrPort, name strin
 		conn, err = net.ListenUDP("udp", nil)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() {
 		if err := conn.Close(); err != nil {
 			t.Error(err)
@@ -58,17 +54,13 @@ func askFrom(t *testing.T, n *netns.Namespace, server netip.AddrPort, name strin
 		if _, err := conn.WriteToUDPAddrPort(query, server); err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(bounded / 20)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, conn.SetReadDeadline(time.Now().Add(bounded/20)))
 		b := make([]byte, 4096)
 		count, from, err := conn.ReadFromUDPAddrPort(b)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		m := new(dns.Msg)
 		if err := m.Unpack(b[:count]); err != nil || m.Id != uint16(query[0])<<8|uint16(query[1]) {
 			t.Fatalf("answer with id %d: %v", m.Id, err)

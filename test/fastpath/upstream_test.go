@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 )
@@ -35,9 +37,7 @@ func startUpstream(t *testing.T, handler dns.HandlerFunc) *upstream {
 		if listener, err = net.Listen("tcp", u.address); err == nil {
 			break
 		}
-		if err := conn.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, conn.Close())
 	}
 	if listener == nil {
 		t.Fatal("no port is free for both TCP and UDP")
@@ -73,15 +73,11 @@ func receiveBuffer(t *testing.T, conn net.PacketConn) {
 	const size = 4 << 20
 	udp, _ := conn.(*net.UDPConn)
 	raw, err := udp.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var forced error
-	if err := raw.Control(func(fd uintptr) {
+	kit.Must(t, raw.Control(func(fd uintptr) {
 		forced = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size) // #nosec G115 -- a descriptor
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if forced == nil {
 		return
 	}

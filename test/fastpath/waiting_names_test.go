@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -37,9 +39,7 @@ func startWaiting(t *testing.T, wait string) (s *server, folder string) {
 func packed(t *testing.T, name string, qtype uint16) []byte {
 	t.Helper()
 	b, err := new(dns.Msg).SetQuestion(name+".shop.svc.cluster.local.", qtype).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return b
 }
 
@@ -51,9 +51,7 @@ func replyOf(t *testing.T, w *wire) *dns.Msg {
 	if b == nil {
 		t.Fatal("no reply")
 	}
-	if err := m.Unpack(b); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, m.Unpack(b))
 	return m
 }
 
@@ -332,9 +330,7 @@ func TestWaitInSession(t *testing.T) {
 			closing.write(t, pack(t, q))
 			s.awaitWaiting(t, 1)
 			begin := time.Now()
-			if err := closing.Close(); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, closing.Close())
 			s.awaitWaiting(t, 0)
 			if took := time.Since(begin); took > 3*time.Second {
 				t.Errorf("a query of a closed session waits for %s", took)

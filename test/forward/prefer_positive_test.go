@@ -5,11 +5,12 @@ package forward
 import (
 	"fmt"
 	"net"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 
@@ -60,11 +61,8 @@ func (c *changing) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 // within the test.
 func preferring(t *testing.T, upstream string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../plugin/cache/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, block := range regexp.MustCompile("(?s)~~~ corefile\n(.*?)~~~").FindAllStringSubmatch(string(text), -1) {
+	text := kit.Read(t, "../../plugin/cache/README.md")
+	for _, block := range regexp.MustCompile("(?s)~~~ corefile\n(.*?)~~~").FindAllStringSubmatch(text, -1) {
 		if strings.Contains(block[1], "prefer_positive") {
 			return strings.NewReplacer(":53", ":PORT", "192.0.2.53", upstream, "cache 30 {", "cache 30 {\n        success 1024 30 1\n        denial 1024 30 1", "cache 30\n", "prometheus METRICS\n    cache 30 {\n        success 1024 30 1\n        denial 1024 30 1\n    }\n").Replace(block[1])
 		}

@@ -5,13 +5,14 @@ package forward
 import (
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 
@@ -112,7 +113,7 @@ func TestPrivateNames(t *testing.T) {
 				t.Parallel()
 				o, own := newOutside(t), newOutside(t)
 				conf := filepath.Join(t.TempDir(), "resolv.conf")
-				writeFile(t, conf, "search corp.example\nnameserver 192.0.2.1\n")
+				kit.Write(t, conf, "search corp.example\nnameserver 192.0.2.1\n")
 				s := startProgram(t, "clusterdns", rootBlock(cache, "forward . "+o.address+" "+conf+" {", "    policy sequential", "    private_names "+option, "}"),
 					"lab.test:PORT {\n    "+cache+"\n    forward . "+own.address+"\n}\n")
 				queries := 0
@@ -185,9 +186,7 @@ func TestPrivateNames_TTL(t *testing.T) {
 func TestPrivateNames_Kubernetes(t *testing.T) {
 	t.Parallel()
 	demo, err := filepath.Abs("../../deploy/demo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for option, want := range map[string]struct {
 		rcode int
 		leaks string
@@ -209,9 +208,7 @@ func TestPrivateNames_Kubernetes(t *testing.T) {
 			}
 			before := s.scrape(t).Sum(leaks)
 			unknown, err := dns.ReverseAddr("fd00:244::77")
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			for name, qtype := range map[string]uint16{"77.77.77.10.in-addr.arpa.": dns.TypePTR, unknown: dns.TypePTR, "missing.default.svc.cluster.local.": dns.TypeA} {
 				if m := ask(t, "udp", s.Addr, name, qtype); m.Rcode != want.rcode {
 					t.Errorf("%s: %v", name, m)
@@ -291,11 +288,4 @@ func facts(m *dns.Msg) string {
 		}
 	}
 	return s
-}
-
-func writeFile(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
@@ -100,13 +102,9 @@ func (r *realServer) program() string {
 func (r *realServer) copyOf(path string) string {
 	r.t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	kit.Must(r.t, err)
 	own := filepath.Join(r.folder, r.name)
-	if err := os.WriteFile(own, text, 0o700); err != nil {
-		r.t.Fatal(err)
-	}
+	kit.Must(r.t, os.WriteFile(own, text, 0o700))
 	return own
 }
 
@@ -114,9 +112,7 @@ func (r *realServer) copyOf(path string) string {
 func (r *realServer) write(name, text string) string {
 	r.t.Helper()
 	path := filepath.Join(r.folder, name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
+	kit.Write(r.t, path, text)
 	return path
 }
 
@@ -272,9 +268,7 @@ func startDnsmasq(r *realServer) {
 func userName(t *testing.T) string {
 	t.Helper()
 	name, err := exec.Command("id", "-un").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return strings.TrimSpace(string(name))
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const root = "../.."
@@ -37,7 +39,7 @@ func need(t *testing.T, err error) {
 // sources returns the paths that .dockerignore does not exclude.
 func sources(t *testing.T) (paths []string) {
 	t.Helper()
-	for line := range strings.Lines(read(t, filepath.Join(root, ".dockerignore"))) {
+	for line := range strings.Lines(kit.Read(t, filepath.Join(root, ".dockerignore"))) {
 		if path, is := strings.CutPrefix(strings.TrimSpace(line), "!"); is {
 			paths = append(paths, path)
 		}
@@ -64,9 +66,7 @@ func plant(t *testing.T, from, to string, paths []string, modified time.Time) {
 			target := filepath.Join(to, name)
 			return errors.Join(os.MkdirAll(filepath.Dir(target), 0o755), os.WriteFile(target, text, 0o644), os.Chtimes(target, modified, modified))
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 	}
 }
 
@@ -96,30 +96,15 @@ func makeImage(t *testing.T, tree, umask string, environment ...string) string {
 func openFile(t *testing.T, path string) (archive, []entry) {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() {
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
 	entries, err := readTar(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	a, err := openArchive(entries)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return a, entries
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }

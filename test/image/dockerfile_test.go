@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // stage is a target of a Dockerfile, with the fields that set its image's config.
@@ -64,7 +66,7 @@ func dockerfileProblems(text string) (found []string) {
 }
 
 func TestDockerfile(t *testing.T) {
-	text := read(t, filepath.Join(root, "deploy", "image", "Dockerfile"))
+	text := kit.Read(t, filepath.Join(root, "deploy", "image", "Dockerfile"))
 	for _, p := range dockerfileProblems(text) {
 		t.Error(p)
 	}

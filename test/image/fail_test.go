@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // canFail asserts that each of the checks above can fail, with copies of the images that have one change.
@@ -16,11 +18,9 @@ func canFail(t *testing.T, made string, entries []entry, want expectation) {
 	}
 	t.Run("image", func(t *testing.T) { imageCanFail(t, entries, want) })
 	t.Run("bill of materials", func(t *testing.T) {
-		text := read(t, filepath.Join(made, want.program+".sbom.json"))
+		text := kit.Read(t, filepath.Join(made, want.program+".sbom.json"))
 		a, err := openArchive(entries)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		billCanFail(t, text, a, want)
 	})
 }
@@ -79,9 +79,7 @@ func archiveCanFail(t *testing.T, entries []entry) {
 
 func imageCanFail(t *testing.T, entries []entry, want expectation) {
 	whole, err := openArchive(entries)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	file := func(a *archive, name string) *entry {
 		for n, e := range a.images[1].files {
 			if e.header.Name == name {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 var expectations = []expectation{
@@ -43,7 +45,7 @@ func TestImages(t *testing.T) {
 				}
 			})
 			t.Run("bill of materials", func(t *testing.T) {
-				text := read(t, filepath.Join(made, want.program+".sbom.json"))
+				text := kit.Read(t, filepath.Join(made, want.program+".sbom.json"))
 				for _, p := range billProblems([]byte(text), a, want, certificatesModule(t)) {
 					t.Error(p)
 				}
@@ -51,7 +53,7 @@ func TestImages(t *testing.T) {
 			t.Run("runs", func(t *testing.T) { runs(t, a, want) })
 			t.Run("reproducible", func(t *testing.T) {
 				for _, suffix := range []string{".tar", ".sbom.json"} {
-					one, other := read(t, filepath.Join(made, want.program+suffix)), read(t, filepath.Join(again, want.program+suffix))
+					one, other := kit.Read(t, filepath.Join(made, want.program+suffix)), kit.Read(t, filepath.Join(again, want.program+suffix))
 					if one != other {
 						t.Errorf("%s%s: two builds give %s and %s", want.program, suffix, digest([]byte(one)), digest([]byte(other)))
 					}
@@ -110,7 +112,7 @@ func runs(t *testing.T, a archive, want expectation) {
 func certificatesModule(t *testing.T) string {
 	t.Helper()
 	const path = "golang.org/x/crypto/x509roots/fallback"
-	found := regexp.MustCompile(regexp.QuoteMeta(path) + ` (\S+)`).FindStringSubmatch(read(t, filepath.Join(root, "deploy", "image", "go.mod")))
+	found := regexp.MustCompile(regexp.QuoteMeta(path) + ` (\S+)`).FindStringSubmatch(kit.Read(t, filepath.Join(root, "deploy", "image", "go.mod")))
 	if found == nil {
 		t.Fatalf("deploy/image/go.mod does not name %s", path)
 	}

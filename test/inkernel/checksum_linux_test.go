@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 )
@@ -221,9 +223,7 @@ func (w *packetSocket) checkExchange(t *testing.T, c *client, query []byte, serv
 		t.Fatalf("%x to %v: %v", query, server, err)
 	}
 	f, err := w.reply(server, time.Now().Add(replyTime))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if string(f.data[len(f.data)-len(reply):]) != string(reply) {
 		t.Fatalf("frame %x, want that of the reply %x", f.data, reply)
 	}
@@ -279,9 +279,7 @@ func TestFalsePartialChecksum(t *testing.T) {
 			send(datagram)
 			send(udp(from, to, marker(t)))
 			reply := make([]byte, dns.MaxMsgSize)
-			if err := c.SetReadDeadline(time.Now().Add(replyTime)); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, c.SetReadDeadline(time.Now().Add(replyTime)))
 			if length, err := c.Read(reply); err != nil || length < 2 || binary.BigEndian.Uint16(reply) != markerID {
 				t.Errorf("kernel %s, %v: reply %x, %v", kernel, server, reply[:length], err)
 			}
@@ -297,12 +295,10 @@ func TestFalsePartialChecksum(t *testing.T) {
 func reserve(t *testing.T, p *pod, address netip.AddrPort) *net.UDPConn {
 	t.Helper()
 	var c *net.UDPConn
-	if err := p.Do(func() (err error) {
+	kit.Must(t, p.Do(func() (err error) {
 		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(address))
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	t.Cleanup(func() { _ = c.Close() }) // the test may have closed it
 	return c
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/test/netns"
@@ -36,7 +38,7 @@ type capturedFrame struct {
 func openPacketSocket(t testing.TB, p *pod) *packetSocket {
 	t.Helper()
 	w := &packetSocket{pod: p}
-	if err := p.Do(func() error {
+	kit.Must(t, p.Do(func() error {
 		eth0, err := net.InterfaceByName("eth0")
 		if err != nil {
 			return err
@@ -44,20 +46,16 @@ func openPacketSocket(t testing.TB, p *pod) *packetSocket {
 		w.own, w.index = eth0.HardwareAddr, eth0.Index
 		w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(hton(unix.ETH_P_ALL)))
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	t.Cleanup(func() {
 		if err := unix.Close(w.fd); err != nil {
 			t.Error(err)
 		}
 	})
 	err := unix.Bind(w.fd, &unix.SockaddrLinklayer{Protocol: hton(unix.ETH_P_ALL), Ifindex: w.index})
-	if err := errors.Join(err, unix.SetsockoptInt(w.fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, errors.Join(err, unix.SetsockoptInt(w.fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1)))
 	device := p.device
-	if err := p.node.Do(func() error {
+	kit.Must(t, p.node.Do(func() error {
 		if p.bridged {
 			device = "cni0"
 		}
@@ -66,9 +64,7 @@ func openPacketSocket(t testing.TB, p *pod) *packetSocket {
 			w.gateway = host.HardwareAddr
 		}
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return w
 }
 
@@ -150,9 +146,7 @@ func (w *packetSocket) send(t testing.TB, frame []byte) {
 	t.Helper()
 	to := &unix.SockaddrLinklayer{Protocol: hton(binary.BigEndian.Uint16(frame[12:])), Ifindex: w.index, Halen: 6}
 	copy(to.Addr[:], frame)
-	if err := unix.Sendto(w.fd, frame, 0, to); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.Sendto(w.fd, frame, 0, to))
 }
 
 const etherLen = 14

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
@@ -40,13 +42,8 @@ status: {phase: Running, podIPs: [{ip: %v}, {ip: "%v"}]}
 `, i, s.namespace, s.IPv4, s.IPv6)
 		}
 	}
-	next := filepath.Join(t.TempDir(), "pods.yaml")
-	if err := os.WriteFile(next, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(next, filepath.Join(folder, "pods.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	next := kit.File(t, "pods.yaml", text.String())
+	kit.Must(t, os.Rename(next, filepath.Join(folder, "pods.yaml")))
 }
 
 // searchRecords are records of the upstream in the zone of the cluster.
@@ -76,10 +73,7 @@ func searchQueries(t *testing.T) (all [][]byte) {
 // searchConfig returns a configuration with autopath.
 func searchConfig(t *testing.T, folder, kernel string) config {
 	t.Helper()
-	resolv := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(resolv, []byte("nameserver 127.0.0.1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	resolv := kit.File(t, "resolv.conf", "nameserver 127.0.0.1\n")
 	autopath := fmt.Sprintf("autopath @nodelocal {\n        node n1\n        manifests %s\n        resolv_conf %s\n    }", folder, resolv)
 	return config{zones: []string{clusterZone}, ofZones: []string{autopath}, kernel: kernel}
 }
@@ -201,9 +195,7 @@ func TestAddressOfAnotherNamespace(t *testing.T) {
 		c := dial(t, pod, server)
 		rcode := func() int {
 			reply, err := c.exchange(q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			return int(reply[3] & 0xF)
 		}
 		for _, namespace := range []string{"shop", "bank", "shop", "", "shop"} {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/netns"
@@ -60,15 +62,13 @@ func startUpstream(t testing.TB, in *netns.Namespace) *upstream {
 	u.add(t, initial()...)
 	var packets net.PacketConn
 	var listener net.Listener
-	if err := in.Do(func() (err error) {
+	kit.Must(t, in.Do(func() (err error) {
 		if packets, err = net.ListenPacket("udp", u.address.String()); err != nil {
 			return err
 		}
 		listener, err = net.Listen("tcp", u.address.String())
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for _, s := range []*dns.Server{{PacketConn: packets, Handler: u}, {Listener: listener, Handler: u, MaxTCPQueries: -1}} {
 		started, ended := make(chan struct{}), make(chan error, 1)
 		s.NotifyStartedFunc = func() { close(started) }
@@ -91,9 +91,7 @@ func (u *upstream) add(t testing.TB, records ...string) {
 	for _, text := range records {
 		name, rest, _ := strings.Cut(text, " ")
 		rr, err := dns.NewRR(fmt.Sprintf("%s %d IN %s", name, ttl, rest))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		u.records[name] = append(u.records[name], rr)
 	}
 }
@@ -202,13 +200,11 @@ func dial(t testing.TB, from *netns.Namespace, server netip.Addr) *client {
 	clients[from.Name]++
 	clientsMu.Unlock()
 	c := &client{}
-	if err := from.Do(func() (err error) {
+	kit.Must(t, from.Do(func() (err error) {
 		dialer := net.Dialer{LocalAddr: &net.UDPAddr{Port: port}}
 		c.Conn, err = dialer.Dial("udp", netip.AddrPortFrom(server, 53).String())
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -244,8 +240,6 @@ func query(t testing.TB, name string, qtype uint16, change func(*dns.Msg)) []byt
 		change(m)
 	}
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return b
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestArchive has another program unpack an archive.
@@ -23,9 +25,7 @@ func TestArchive(t *testing.T) {
 	for name, text := range files {
 		a.file("/"+name, 0o755, []byte(text))
 	}
-	if err := a.close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, a.close())
 	to := t.TempDir()
 	unpack := exec.Command(parts.Busybox, "cpio", "-i")
 	unpack.Dir, unpack.Stdin = to, &b
@@ -60,19 +60,13 @@ func TestArchiveKeepsItsError(t *testing.T) {
 func TestModules(t *testing.T) {
 	parts := requireParts(t, Job{})
 	found, err := findModules(parts.Modules)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	order, err := found.load(wanted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var names []string
 	for _, m := range order {
 		needs, err := dependencies(m.data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		for _, need := range needs {
 			if !slices.Contains(names, need) {
 				t.Errorf("%s comes before %s", m.name, need)
@@ -97,12 +91,8 @@ func TestModules(t *testing.T) {
 func TestFindModules(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "a-module.ko")
-	if err := os.WriteFile(path, []byte("of any kind"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, "modules.order"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, path, "of any kind")
+	kit.Write(t, filepath.Join(folder, "modules.order"), "")
 	for _, compress := range []bool{false, true} {
 		if compress {
 			if _, err := exec.LookPath("xz"); err != nil {
@@ -113,9 +103,7 @@ func TestFindModules(t *testing.T) {
 			}
 		}
 		found, err := findModules(folder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if len(found) != 1 {
 			t.Errorf("found %v, want one", found)
 		}

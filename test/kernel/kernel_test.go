@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // root is the module's folder.
@@ -37,9 +39,7 @@ func kernelTestPackages(t *testing.T, folder string) (all []string) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return all
 }
 
@@ -121,10 +121,7 @@ func TestPrograms(t *testing.T) {
 	shell := func(name, script string) Program { // busybox runs the applet with the name of its file
 		return Program{Name: name, Path: parts.Busybox, Args: []string{"-c", script}}
 	}
-	hello := filepath.Join(t.TempDir(), "hello")
-	if err := os.WriteFile(hello, []byte("from the host\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	hello := kit.File(t, "hello", "from the host\n")
 	console, err := run(parts, Job{
 		Programs: []Program{
 			shell("sh", "exit 3"),

@@ -26,6 +26,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -75,13 +77,9 @@ func New(t testing.TB) *Server {
 		t.Fatal("kubeapi: the API server belongs to another test, which has not ended")
 	}
 	t.Cleanup(shared.inUse.Unlock)
-	if err := startShared(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, startShared())
 	s, err := serve(shared.store, "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() {
 		if err := s.close(); err != nil {
 			t.Error(err)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -55,9 +57,7 @@ type bed struct {
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	b := &bed{Bed: netns.New(t), api: kubeapi.New(t)}
-	if err := b.api.Put(b.objects()...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, b.api.Put(b.objects()...))
 	for _, address := range []string{otherDNS, resolver, udpOnly} {
 		b.Upstream.Run(t, "ip", "addr", "add", address+"/32", "dev", "eth0")
 	}
@@ -112,7 +112,7 @@ func (b *bed) startClusterDNS(t *testing.T, address string) {
 	t.Helper()
 	folder := t.TempDir()
 	path := filepath.Join(folder, "Corefile")
-	write(t, path, strings.NewReplacer("API", b.api.URL(), "ADDRESS", address, "FOLDER", folder).Replace(clusterCorefile))
+	kit.Write(t, path, strings.NewReplacer("API", b.api.URL(), "ADDRESS", address, "FOLDER", folder).Replace(clusterCorefile))
 	b.Upstream.Start(t, daemon.Program(t, "clusterdns"), "-conf", path)
 	eventually(t, "clusterdns answers", func() error {
 		return b.answered(b.Upstream, "udp", address, "web.shop.svc.cluster.local.", dns.TypeA)
@@ -179,7 +179,7 @@ func (b *bed) startNodecache(t *testing.T) {
 	b.Node.Etc(t, "resolv.conf", "nameserver "+resolver+"\nnameserver "+udpOnly+"\n")
 	folder := t.TempDir()
 	base := filepath.Join(folder, "Corefile.base")
-	write(t, base, strings.NewReplacer("API", b.api.URL(), "FOLDER", folder).Replace(nodeTemplate))
+	kit.Write(t, base, strings.NewReplacer("API", b.api.URL(), "FOLDER", folder).Replace(nodeTemplate))
 	b.cache = b.Node.StartWith(t,
 		[]string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + clusterDNS, "NODE_NAME=" + nodeName, "NODE_ZONE=zone-1"},
 		daemon.Program(t, "nodecache"),
@@ -304,13 +304,6 @@ func (b *bed) answered(from *netns.Namespace, network, server, name string, qtyp
 		return fmt.Errorf("%s %s: %s, %d records", name, dns.TypeToString[qtype], dns.RcodeToString[reply.Rcode], len(reply.Answer))
 	}
 	return nil
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // eventually waits until a check passes, and fails the test if it does not in time.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/monitoring/picture"
 )
 
@@ -26,9 +28,7 @@ func TestDashboards(t *testing.T) {
 	for program, path := range dashboards {
 		t.Run(program, func(t *testing.T) {
 			d, err := picture.Read(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if d.UID != "nearside-"+program || d.Title == "" {
 				t.Errorf("uid %q, title %q", d.UID, d.Title)
 			}
@@ -145,9 +145,7 @@ func variables(t *testing.T, d *picture.Dashboard) (all []string) {
 // TestInvalidDashboard asserts that the test above can fail.
 func TestInvalidDashboard(t *testing.T) {
 	text, err := os.ReadFile(dashboards[nodecache])
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for name, tc := range map[string]struct {
 		change func(*picture.Dashboard)
 		want   string
@@ -167,9 +165,7 @@ func TestInvalidDashboard(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var d picture.Dashboard
-			if err := json.Unmarshal(text, &d); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, json.Unmarshal(text, &d))
 			tc.change(&d)
 			wrong := strings.Join(inspect(t, &d), "\n")
 			if !strings.Contains(wrong, tc.want) {

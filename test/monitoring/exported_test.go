@@ -2,12 +2,13 @@ package monitoring
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // exported are the labels of metrics, with their values.
@@ -99,16 +100,11 @@ func (e exported) undocumented(page string) (all []string) {
 func documentedValues(t *testing.T) map[string]bool {
 	t.Helper()
 	paths, err := filepath.Glob("../../plugin/*/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	all := map[string]bool{}
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, rest, _ := strings.Cut(string(text), "\n## Metrics\n")
+		text := kit.Read(t, path)
+		_, rest, _ := strings.Cut(text, "\n## Metrics\n")
 		section, _, _ := strings.Cut(rest, "\n## ")
 		for _, m := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(section, -1) {
 			all[m[1]] = true

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
@@ -41,9 +43,7 @@ func parse(t *testing.T, expressions ...string) []names {
 	var in, errors bytes.Buffer
 	encoder := json.NewEncoder(&in)
 	for _, e := range expressions {
-		if err := encoder.Encode(e); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, encoder.Encode(e))
 	}
 	cmd := exec.Command(controlplane.RequireBinary(t, "promql-names"))
 	cmd.Stdin, cmd.Stderr = &in, &errors
@@ -54,9 +54,7 @@ func parse(t *testing.T, expressions ...string) []names {
 	all := make([]names, len(expressions))
 	decoder := json.NewDecoder(bytes.NewReader(out))
 	for i := range all {
-		if err := decoder.Decode(&all[i]); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, decoder.Decode(&all[i]))
 	}
 	return all
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
@@ -98,9 +100,7 @@ func TestManifests(t *testing.T) {
 		t.Run("dashboard of "+program, func(t *testing.T) {
 			o := find(t, all, "ConfigMap", "nearside-dashboard-"+program)
 			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if o.Metadata.Labels["grafana_dashboard"] != "1" || o.Data["nearside-"+program+".json"] != string(text) {
 				t.Errorf("labels %v, or another dashboard than %s", o.Metadata.Labels, path)
 			}
@@ -125,16 +125,11 @@ func TestManifests(t *testing.T) {
 
 // TestOverlay renders the overlay of the README.
 func TestOverlay(t *testing.T) {
-	text, err := os.ReadFile(folder + "/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, found := strings.Cut(string(text), "\n```yaml\n")
+	text := kit.Read(t, folder+"/README.md")
+	_, rest, found := strings.Cut(text, "\n```yaml\n")
 	overlay, _, _ := strings.Cut(rest, "\n```")
 	base, err := filepath.Abs(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	in := t.TempDir()
 	// kustomize takes no absolute path.
 	relative, err := filepath.Rel(in, base)
@@ -142,9 +137,7 @@ func TestOverlay(t *testing.T) {
 		t.Fatalf("overlay %q, error %v", overlay, err)
 	}
 	overlay = strings.Replace(overlay, "../nearside/deploy/monitoring", relative, 1)
-	if err := os.WriteFile(filepath.Join(in, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, filepath.Join(in, "kustomization.yaml"), overlay)
 	all := kustomized(t, in)
 	for kind, name := range map[string]string{"PodMonitor": clusterdns, "ServiceMonitor": nodecache, "PrometheusRule": "nearside"} {
 		o := find(t, all, kind, name)
@@ -201,18 +194,12 @@ func withoutKubernetes(t *testing.T) string {
 		t.Errorf("the jobs are %q", jobs)
 	}
 	text, err := yaml.Marshal(configuration)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	rules, err := os.ReadFile(rulesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	in := t.TempDir()
 	for name, text := range map[string][]byte{"prometheus.yaml": text, "rules.yaml": rules} {
-		if err := os.WriteFile(filepath.Join(in, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, filepath.Join(in, name), string(text))
 	}
 	return filepath.Join(in, "prometheus.yaml")
 }

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/monitoring/picture"
@@ -31,9 +33,7 @@ func TestPrograms(t *testing.T) {
 	interval, pause, perSecond := time.Second, time.Duration(0), 25
 	if text := os.Getenv(picturesVariable); text != "" {
 		lasts, err := time.ParseDuration(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		interval, pause, perSecond = max(interval, lasts/120), lasts/5, 200
 	}
 	netns.Require(t, "ip", "nft", "prometheus")
@@ -52,9 +52,7 @@ func TestPrograms(t *testing.T) {
 	all := map[string]exported{}
 	for _, program := range []string{nodecache, clusterdns} {
 		page, err := b.page(program)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		all[program] = exported{}
 		all[program].read(page)
 	}
@@ -62,9 +60,7 @@ func TestPrograms(t *testing.T) {
 	for program, path := range dashboards {
 		t.Run("dashboard of "+program, func(t *testing.T) {
 			d, err := picture.Read(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			var expressions []string
 			for _, p := range d.Panels {
 				for _, target := range p.Targets {
@@ -88,12 +84,9 @@ func TestPrograms(t *testing.T) {
 		})
 	}
 	t.Run("documents", func(t *testing.T) {
-		page, err := os.ReadFile(configuration)
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := kit.Read(t, configuration)
 		for _, program := range []string{nodecache, clusterdns} {
-			for _, name := range all[program].undocumented(string(page)) {
+			for _, name := range all[program].undocumented(page) {
 				t.Errorf("%s exports %s, which is not in %s", program, name, configuration)
 			}
 		}
@@ -137,17 +130,13 @@ func templateLabels(r rule) (all []string) {
 func (b *bed) draw(t *testing.T, p *prometheusServer, program, path string, start, end time.Time) {
 	t.Helper()
 	d, err := picture.Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	values := maps.Clone(filled)
 	values["job"], values["__rate_interval"] = program, (4 * p.interval).String() // as in Grafana
 	svg, empty, err := picture.Draw(d, start, end, func(expression string, instant bool) ([]picture.Series, error) {
 		return p.query(picture.Fill(expression, values), start, end, instant)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if len(empty) > 0 {
 		t.Errorf("there is no data in %q", empty)
 	}
@@ -156,7 +145,7 @@ func (b *bed) draw(t *testing.T, p *prometheusServer, program, path string, star
 	}
 	netns.Require(t, "rsvg-convert")
 	from := filepath.Join(t.TempDir(), "dashboard.svg")
-	write(t, from, svg)
+	kit.Write(t, from, svg)
 	var problems bytes.Buffer
 	cmd := exec.Command("rsvg-convert", from)
 	cmd.Stderr = &problems
@@ -165,17 +154,11 @@ func (b *bed) draw(t *testing.T, p *prometheusServer, program, path string, star
 		t.Fatalf("rsvg-convert: %v\n%s", err, problems.String())
 	}
 	drawn, err := png.Decode(bytes.NewReader(out))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var small bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestCompression}
-	if err := encoder.Encode(&small, picture.Shrink(drawn)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("../../docs/pictures/dashboard-"+program+".png", small.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, encoder.Encode(&small, picture.Shrink(drawn)))
+	kit.Must(t, os.WriteFile("../../docs/pictures/dashboard-"+program+".png", small.Bytes(), 0o644))
 }
 
 // programsOf returns the programs of a selector. Metrics of the node cache alone need no job.

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/monitoring/picture"
 )
 
@@ -37,7 +39,7 @@ func (b *bed) startPrometheus(t *testing.T, interval time.Duration) *prometheusS
 	for _, program := range []string{nodecache, clusterdns} {
 		text += fmt.Sprintf("- job_name: %s\n  static_configs:\n  - {targets: ['%s'], labels: {node: %s}}\n", program, strings.Join(endpoints[program], "', '"), nodeName)
 	}
-	write(t, path, text)
+	kit.Write(t, path, text)
 	b.Upstream.Start(t, "prometheus", "--config.file="+path, "--storage.tsdb.path="+filepath.Join(in, "data"), "--web.listen-address="+prometheusAddress, "--log.level=warn")
 	p := &prometheusServer{client: b.Upstream.Client(), interval: interval}
 	for _, program := range []string{nodecache, clusterdns} {

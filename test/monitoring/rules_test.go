@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"go.yaml.in/yaml/v3"
 )
 
@@ -43,9 +45,7 @@ type ruleFile struct {
 func readYAML(t *testing.T, path string, into any) {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	decoder := yaml.NewDecoder(f)
 	decoder.KnownFields(true)
 	err = decoder.Decode(into)
@@ -97,22 +97,16 @@ func TestRules(t *testing.T) {
 	}
 	t.Run("can fail", func(t *testing.T) {
 		rules, err := os.ReadFile(rulesFile)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		tests, err := os.ReadFile(unitTests)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		// With another threshold, the unit tests do not pass.
 		changed := t.TempDir()
 		for path, text := range map[string]string{
 			changed + "/rules.yaml": strings.Replace(string(rules), "nearside_nodelocal_lease == 0", "nearside_nodelocal_lease == 2", 1),
 			changed + "/tests.yaml": strings.Replace(string(tests), "../"+rulesFile, "rules.yaml", 1),
 		} {
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			kit.Write(t, path, text)
 		}
 		if out, err := promtool(t, "test", "rules", changed+"/tests.yaml"); err == nil || !strings.Contains(out, "NodecacheLeaseOut") {
 			t.Errorf("error %v\n%s", err, out)
@@ -122,22 +116,19 @@ func TestRules(t *testing.T) {
 
 // TestAlerts asserts that each alert has a runbook with all sections, labels, and unit tests.
 func TestAlerts(t *testing.T) {
-	text, err := os.ReadFile(runbooks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := kit.Read(t, runbooks)
 	tests := readUnitTests(t)
 	all := alerts(t)
 	var names []string
 	for _, r := range all {
 		names = append(names, r.Alert)
 		t.Run(r.Alert, func(t *testing.T) {
-			for _, lack := range incomplete(r, string(text), tests) {
+			for _, lack := range incomplete(r, text, tests) {
 				t.Error(lack)
 			}
 		})
 	}
-	if books := headings(string(text)); !slices.Equal(books, names) {
+	if books := headings(text); !slices.Equal(books, names) {
 		t.Errorf("the runbooks are of %q, the alerts are %q", books, names)
 	}
 	t.Run("can fail", func(t *testing.T) {
@@ -217,13 +208,9 @@ type unitTestFile struct {
 func readUnitTests(t *testing.T) *unitTestFile {
 	t.Helper()
 	text, err := os.ReadFile(unitTests)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var f unitTestFile
-	if err := yaml.Unmarshal(text, &f); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, yaml.Unmarshal(text, &f))
 	return &f
 }
 
@@ -243,14 +230,9 @@ func (f *unitTestFile) coverage(alert string) (fires, silent bool) {
 // TestPrometheusRule asserts that the object for the operator has the rules of the file. With -update it is written.
 func TestPrometheusRule(t *testing.T) {
 	const path = folder + "/prometheusrule.yaml"
-	text, err := os.ReadFile(rulesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := kit.Read(t, rulesFile)
 	if *update {
-		if err := os.WriteFile(path, []byte(prometheusRule(string(text))), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.WriteFile(path, []byte(prometheusRule(text)), 0o644))
 	}
 	var object struct {
 		APIVersion string `yaml:"apiVersion"`

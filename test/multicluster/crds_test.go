@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -66,9 +68,7 @@ spec:
 func (c *cluster) install(t *testing.T, manifest []byte, resource schema.GroupVersionResource) {
 	t.Helper()
 	definition := new(unstructured.Unstructured)
-	if err := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), len(manifest)).Decode(definition); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), len(manifest)).Decode(definition))
 	if _, err := c.objects.Resource(definitions).Create(t.Context(), definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -102,9 +102,7 @@ func (c *cluster) awaitResource(t *testing.T, resource schema.GroupVersionResour
 func (c *cluster) removeImports(t *testing.T) {
 	t.Helper()
 	all, name := c.objects.Resource(definitions), mcsv1beta1.ServiceImportFullName
-	if err := all.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, all.Delete(t.Context(), name, metav1.DeleteOptions{}))
 	eventually(t, "the definition is removed", func() error {
 		if _, err := all.Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("get %s: error %w, want that it is not found", name, err)

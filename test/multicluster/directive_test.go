@@ -5,6 +5,8 @@ package multicluster
 import (
 	"slices"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // asked are the names of all queries to a server: of the clusterset, and of the cluster.
@@ -28,14 +30,10 @@ func testDirective(t *testing.T, cs *clusterset, s *server) {
 		}
 	}
 	want, err := cs.west.main.at("").ask(questions...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, option := range []string{"+notcp", "+tcp"} {
 		got, err := s.at(byDirective).with(option).ask(questions...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		for i, q := range questions {
 			g, w := timeless(got[i]), timeless(want[i])
 			if g.status != w.status || !slices.Equal(g.answer, w.answer) || !slices.Equal(g.authority, w.authority) || !slices.Equal(g.additional, w.additional) {

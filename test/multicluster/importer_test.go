@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,9 +29,7 @@ const importer = "importer.test"
 // apply creates or updates an object of a cluster.
 func (c *cluster) apply(t *testing.T, resource schema.GroupVersionResource, kind string, object metav1.Object) {
 	t.Helper()
-	if err := c.tryApply(t.Context(), resource, kind, object); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.tryApply(t.Context(), resource, kind, object))
 }
 
 func (c *cluster) tryApply(ctx context.Context, resource schema.GroupVersionResource, kind string, object metav1.Object) error {
@@ -56,9 +56,7 @@ func (c *cluster) applyImport(t *testing.T, s *mcsv1beta1.ServiceImport) {
 // deleteImport removes a ServiceImport.
 func (c *cluster) deleteImport(t *testing.T, name string) {
 	t.Helper()
-	if err := c.objects.Resource(serviceImports).Namespace(shop).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.objects.Resource(serviceImports).Namespace(shop).Delete(t.Context(), name, metav1.DeleteOptions{}))
 }
 
 // applySlice creates or updates an EndpointSlice.

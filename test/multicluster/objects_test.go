@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -158,9 +160,7 @@ func (cs *clusterset) exportServices(t *testing.T) {
 		if name == "hello" || name == "db" {
 			cs.east.export(t, name)
 		}
-		if err := cs.importEverywhere(t.Context(), shop, name); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, cs.importEverywhere(t.Context(), shop, name))
 	}
 	cs.west.importOddities(t)
 }
@@ -199,13 +199,9 @@ func (cs *clusterset) installDefinitions(t *testing.T) {
 func (c *cluster) importIPs(t *testing.T, name string) []string {
 	t.Helper()
 	u, err := c.objects.Resource(serviceImports).Namespace(shop).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	imported := new(mcsv1beta1.ServiceImport)
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, imported); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, imported))
 	return slices.Sorted(slices.Values(imported.Spec.IPs))
 }
 
@@ -213,9 +209,7 @@ func (c *cluster) importIPs(t *testing.T, name string) []string {
 func (c *cluster) clusterIPs(t *testing.T, name string) []string {
 	t.Helper()
 	s, err := c.client.CoreV1().Services(shop).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return s.Spec.ClusterIPs
 }
 

@@ -8,10 +8,11 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,9 +89,7 @@ func TestConformance(t *testing.T) {
 		})
 	}
 	if page != "" && !t.Failed() {
-		if err := os.WriteFile(page, []byte(conformancePage(columns, results)), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.WriteFile(page, []byte(conformancePage(columns, results)), 0o644))
 	}
 }
 
@@ -207,11 +206,7 @@ func (cs *clusterset) startImporter(t *testing.T) {
 func (c *cluster) serveDNS(t *testing.T, n *netns.Namespace, conf configuration) {
 	t.Helper()
 	write := func(text string) string {
-		path := filepath.Join(t.TempDir(), "Corefile")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
+		return kit.File(t, "Corefile", text)
 	}
 	block := imports()
 	if conf.control {

@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -29,12 +31,8 @@ func Enter(t *testing.T) {
 func loopbackUp(t *testing.T) {
 	t.Helper()
 	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	kit.Must(t, netlink.LinkSetUp(lo))
 }
 
 // Lacking skips a test that needs a program or a right, or fails it if the environment variable NEARSIDE_REQUIRE_ALL is "1".

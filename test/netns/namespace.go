@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -38,9 +40,7 @@ type Namespace struct {
 func (n *Namespace) Run(t testing.TB, program string, args ...string) string {
 	t.Helper()
 	out, err := n.Try(program, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return out
 }
 
@@ -118,12 +118,8 @@ func (n *Namespace) Sysctl(t testing.TB, name, value string) {
 func (n *Namespace) Etc(t testing.TB, name, text string) {
 	t.Helper()
 	folder := filepath.Join(ownFiles, n.Name)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.MkdirAll(folder, 0o755))
+	kit.Must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644))
 }
 
 // Dig runs dig in the namespace, without retries, and returns its output.

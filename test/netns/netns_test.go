@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
@@ -77,9 +79,7 @@ func startServer(t *testing.T, bed *Bed) *Process {
     }
 }
 `
-	if err := os.WriteFile(corefile, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, corefile, text)
 	p := bed.Upstream.Start(t, controlplane.RequireBinary(t, "coredns"), "-conf", corefile)
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		_, err := bed.Upstream.Ask("tcp", bed.Upstream.IPv6, "up.test.", time.Second)
@@ -103,9 +103,7 @@ func sourceOf(n *Namespace, to netip.Addr) string {
 func TestLeftovers(t *testing.T) {
 	Require(t, "ip")
 	ended := exec.Command("true")
-	if err := ended.Run(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, ended.Run())
 	left := fmt.Sprintf("%s%d-1-node", namePrefix, ended.Process.Pid)
 	if out, err := exec.Command("ip", "netns", "add", left).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // withFallback is nodecache on the link-local address, with cluster DNS as fallback without a lease.
@@ -86,7 +88,7 @@ func TestOtherBackend(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "Corefile")
 	configured := n.withFallback("local")
 	configured.options = append(configured.options, "backend iptables")
-	write(t, path, configured.text())
+	kit.Write(t, path, configured.text())
 	p := n.Node.Start(t, program(t), "-conf", path)
 	n.waitAnswer(t, startTimeout, local4, "local")
 	waitFor(t, startTimeout, "the rules", func() error {
@@ -95,7 +97,7 @@ func TestOtherBackend(t *testing.T) {
 		}
 		return nil
 	})
-	write(t, path, n.withFallback("local").text())
+	kit.Write(t, path, n.withFallback("local").text())
 	p.Signal(t, syscall.SIGUSR1)
 	waitFor(t, startTimeout, "removal of iptables rules except those that accept", func() error {
 		accepts := 0

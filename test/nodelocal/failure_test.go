@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -249,7 +251,7 @@ func (n *node) startDualStack(t *testing.T, cluster netip.Addr) *netns.Process {
 	t.Helper()
 	folder := t.TempDir()
 	template := filepath.Join(folder, "Corefile.base")
-	write(t, template, ".:53 {\n    errors\n    cache 30\n    bind __PILLAR__LOCAL__DNS__\n    forward . __PILLAR__CLUSTER__DNS__\n}\n")
+	kit.Write(t, template, ".:53 {\n    errors\n    cache 30\n    bind __PILLAR__LOCAL__DNS__\n    forward . __PILLAR__CLUSTER__DNS__\n}\n")
 	return n.Node.StartWith(t, []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + cluster.String()}, program(t),
 		"-localip", local4.String()+","+local6.String(), "-upstreamsvc", "kube-dns-upstream", "-syncinterval", "1",
 		"-conf", filepath.Join(folder, "Corefile"), "-basecorefile", template)

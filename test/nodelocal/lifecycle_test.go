@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // both is one address of each family.
@@ -225,7 +227,7 @@ func testReload(t *testing.T, bind string) {
 	n := newNode(t)
 	path := filepath.Join(t.TempDir(), "Corefile")
 	configured := cache{who: "first", addresses: both, bind: bind}
-	write(t, path, configured.text())
+	kit.Write(t, path, configured.text())
 	p := n.Node.Start(t, program(t), "-conf", path)
 	for _, a := range both {
 		n.waitAnswer(t, startTimeout, a, "first")
@@ -236,11 +238,11 @@ func testReload(t *testing.T, bind string) {
 	time.Sleep(before / 2)
 	behind := configured.behind() // stays, for queries of the first configuration in progress
 	configured.who = "second"
-	write(t, path, configured.text()+behind)
+	kit.Write(t, path, configured.text()+behind)
 	p.Signal(t, syscall.SIGUSR1)
 	waitAll(t, streams, "second")
 	reloaded := time.Now()
-	write(t, path, server("nodelocal nowhere"))
+	kit.Write(t, path, server("nodelocal nowhere"))
 	p.Signal(t, syscall.SIGUSR1)
 	waitLog(t, startTimeout, p, "nowhere")
 	time.Sleep(2 * before) // longer than a lease

@@ -7,12 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/netns"
@@ -84,22 +85,11 @@ func server(plugins ...string) string {
 	return ".:53 {\n    " + strings.Join(plugins, "\n    ") + "\n}\n"
 }
 
-// write writes a file and creates its folder.
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // corefile writes the configuration of one server for all names to a new file and returns its path.
 func corefile(t *testing.T, plugins ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "Corefile")
-	write(t, path, server(plugins...))
+	kit.Write(t, path, server(plugins...))
 	return path
 }
 
@@ -142,7 +132,7 @@ func (c cache) port() int { return 5300 + slices.Index(whos, c.who) }
 func (n *node) start(t *testing.T, c cache) *netns.Process {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "Corefile")
-	write(t, path, c.text())
+	kit.Write(t, path, c.text())
 	return n.Node.Start(t, program(t), "-conf", path)
 }
 

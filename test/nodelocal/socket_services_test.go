@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	bpflink "github.com/cilium/ebpf/link"
@@ -25,13 +27,9 @@ import (
 func translateSockets(t *testing.T, service, replica netip.Addr) (procs string) {
 	t.Helper()
 	root := t.TempDir()
-	if err := syscall.Mount("cgroup2", root, "cgroup2", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, syscall.Mount("cgroup2", root, "cgroup2", 0, ""))
 	group := filepath.Join(root, fmt.Sprintf("nearside-test-%d", os.Getpid()))
-	if err := os.Mkdir(group, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Mkdir(group, 0o755))
 	t.Cleanup(func() {
 		waitFor(t, bounded, "the end of the control group", func() error { return os.Remove(group) })
 		if err := syscall.Unmount(root, 0); err != nil {
@@ -52,13 +50,9 @@ func translateSockets(t *testing.T, service, replica netip.Addr) (procs string) 
 			asm.Mov.Imm(asm.R0, 1).WithSymbol("end"),
 			asm.Return(),
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		l, err := bpflink.AttachCgroup(bpflink.CgroupOptions{Path: group, Attach: kind, Program: p})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		t.Cleanup(func() { _, _ = l.Close(), p.Close() })
 	}
 	return filepath.Join(group, "cgroup.procs")
@@ -81,7 +75,7 @@ func TestServicesTranslatedAtSockets(t *testing.T) {
 	}
 	start := func(t *testing.T, c cache) *netns.Process {
 		path := filepath.Join(t.TempDir(), "Corefile")
-		write(t, path, c.text())
+		kit.Write(t, path, c.text())
 		return n.Node.Start(t, "sh", inGroup(program(t), "-conf", path)...)
 	}
 	doctor := func() string {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -117,8 +119,8 @@ func (s stock) run(t *testing.T, n *node) *netns.Process {
 	folder := t.TempDir()
 	text := strings.NewReplacer("CLUSTER_DOMAIN", "cluster.local", "LOCAL_DNS", addressList(s.locals),
 		"HEALTH", netip.AddrPortFrom(s.locals[0], 8080).String()).Replace(stockCorefile)
-	write(t, filepath.Join(folder, "Corefile.base"), text)
-	write(t, filepath.Join(folder, "kube-dns", "stubDomains"), `{"stub.test": ["`+stub+`"]}`)
+	kit.Write(t, filepath.Join(folder, "Corefile.base"), text)
+	kit.Write(t, filepath.Join(folder, "kube-dns", "stubDomains"), `{"stub.test": ["`+stub+`"]}`)
 	p := n.Node.StartWith(t, []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + s.cluster.String()}, program(t),
 		"-localip", strings.ReplaceAll(addressList(s.locals), " ", ","),
 		"-conf", filepath.Join(folder, "Corefile"),

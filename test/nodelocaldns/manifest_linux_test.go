@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,12 +107,12 @@ func TestManifest(t *testing.T) {
 	kubectl := controlplane.RequireBinary(t, "kubectl")
 	cluster := controlplane.Start(t)
 	text, err := os.ReadFile(manifest)
-	must(t, err)
+	kit.Must(t, err)
 	for _, i := range installations {
 		t.Run(i.name, func(t *testing.T) {
 			n := &node{Bed: netns.New(t), installation: i, etc: t.TempDir()}
 			file := filepath.Join(t.TempDir(), "nodelocaldns.yaml")
-			must(t, os.WriteFile(file, []byte(i.filled(t, string(text))), 0o600))
+			kit.Must(t, os.WriteFile(file, []byte(i.filled(t, string(text))), 0o600))
 			n.service(t, cluster, "kube-dns")
 			n.create(t, cluster, kubectl, file)
 			n.environment(t, cluster)
@@ -154,7 +156,7 @@ func (n *node) service(t *testing.T, cluster *controlplane.ControlPlane, name st
 		s.Spec.IPFamilyPolicy = &policy
 	}
 	_, err := services.Create(t.Context(), s, metav1.CreateOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	t.Cleanup(func() {
 		if err := services.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
@@ -172,14 +174,14 @@ func (n *node) create(t *testing.T, cluster *controlplane.ControlPlane, kubectl,
 		}
 		return err
 	}
-	must(t, run("create"))
+	kit.Must(t, run("create"))
 	t.Cleanup(func() {
 		if err := run("delete"); err != nil {
 			t.Error(err)
 		}
 	})
 	set, err := cluster.Client().AppsV1().DaemonSets(metav1.NamespaceSystem).Get(t.Context(), "node-local-dns", metav1.GetOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	n.pod, n.port = set.Spec.Template.Spec, set.Spec.Template.Annotations["prometheus.io/port"]
 }
 
@@ -187,7 +189,7 @@ func (n *node) create(t *testing.T, cluster *controlplane.ControlPlane, kubectl,
 func (n *node) environment(t *testing.T, cluster *controlplane.ControlPlane) {
 	t.Helper()
 	services, err := cluster.Client().CoreV1().Services(metav1.NamespaceSystem).List(t.Context(), metav1.ListOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	for _, s := range services.Items {
 		if s.Spec.ClusterIP == corev1.ClusterIPNone {
 			continue
@@ -206,29 +208,29 @@ func (n *node) environment(t *testing.T, cluster *controlplane.ControlPlane) {
 // mount writes the volumes of ConfigMaps below /etc, the node's resolv.conf, and the files of TLS.
 func (n *node) mount(t *testing.T, cluster *controlplane.ControlPlane) {
 	t.Helper()
-	must(t, os.WriteFile(filepath.Join(n.etc, "resolv.conf"), []byte("nameserver "+resolver+"\n"), 0o600))
+	kit.Must(t, os.WriteFile(filepath.Join(n.etc, "resolv.conf"), []byte("nameserver "+resolver+"\n"), 0o600))
 	for _, mount := range n.pod.Containers[0].VolumeMounts {
 		i := slices.IndexFunc(n.pod.Volumes, func(v corev1.Volume) bool { return v.Name == mount.Name })
 		source, within := n.pod.Volumes[i].ConfigMap, strings.TrimPrefix(mount.MountPath, "/etc/")
 		if source == nil {
 			continue
 		}
-		must(t, os.Mkdir(filepath.Join(n.etc, within), 0o700))
+		kit.Must(t, os.Mkdir(filepath.Join(n.etc, within), 0o700))
 		config, err := cluster.Client().CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(t.Context(), source.Name, metav1.GetOptions{})
 		if err != nil && source.Optional != nil && *source.Optional {
 			continue
 		}
-		must(t, err)
+		kit.Must(t, err)
 		for _, item := range source.Items {
-			must(t, os.WriteFile(filepath.Join(n.etc, within, item.Path), []byte(config.Data[item.Key]), 0o600))
+			kit.Must(t, os.WriteFile(filepath.Join(n.etc, within, item.Path), []byte(config.Data[item.Key]), 0o600))
 		}
 	}
 	if n.tls {
-		must(t, os.CopyFS(filepath.Join(n.etc, "ssl"), os.DirFS(filepath.Dir(rogue.NewCertificate(t, "nodecache.test").Cert))))
+		kit.Must(t, os.CopyFS(filepath.Join(n.etc, "ssl"), os.DirFS(filepath.Dir(rogue.NewCertificate(t, "nodecache.test").Cert))))
 		for old, name := range map[string]string{"cert.pem": "tls.crt", "key.pem": "tls.key"} {
-			must(t, os.Rename(filepath.Join(n.etc, "ssl", old), filepath.Join(n.etc, "ssl", name)))
+			kit.Must(t, os.Rename(filepath.Join(n.etc, "ssl", old), filepath.Join(n.etc, "ssl", name)))
 		}
-		must(t, os.WriteFile(filepath.Join(n.etc, "ssl", "web.yml"), []byte("tls_server_config:\n  cert_file: tls.crt\n  key_file: tls.key\n"), 0o600))
+		kit.Must(t, os.WriteFile(filepath.Join(n.etc, "ssl", "web.yml"), []byte("tls_server_config:\n  cert_file: tls.crt\n  key_file: tls.key\n"), 0o600))
 	}
 }
 
@@ -348,7 +350,7 @@ func (n *node) awaitPage(t *testing.T, from *netns.Namespace, url, text string) 
 func (n *node) checkCorefile(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(n.etc, "Corefile"))
-	must(t, err)
+	kit.Must(t, err)
 	if bytes.Contains(text, []byte("PILLAR__")) || bytes.Contains(text, []byte("PROMETHEUS__")) {
 		t.Errorf("variables remain in\n%s", text)
 	}
@@ -364,12 +366,5 @@ func await(t *testing.T, what string, check func() error) {
 		if time.Now().After(end) {
 			t.Fatalf("%s: %v", what, err)
 		}
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // Variable is the environment variable that replaces the seeds of all random tests. "SEED" is that seed alone; "SEED.." is
@@ -44,9 +46,7 @@ func Seeds(t *testing.T, first, n uint64, check func(t *testing.T, seed uint64))
 func List(t *testing.T, first, n uint64) []uint64 {
 	t.Helper()
 	first, n, err := choose(os.Getenv(Variable), first, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	all := make([]uint64, n)
 	for i := range all {
 		all[i] = first + uint64(i)
@@ -89,15 +89,11 @@ func pattern(name string) string {
 func folder(t *testing.T) string {
 	t.Helper()
 	wd, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for root := wd; ; root = filepath.Dir(root) {
 		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
 			rel, err := filepath.Rel(root, wd)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			return filepath.ToSlash(rel)
 		}
 		if root == filepath.Dir(root) {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -156,9 +158,7 @@ func (c api) fill(t *testing.T) {
 			case *discoveryv1.EndpointSlice:
 				_, err = c.DiscoveryV1().EndpointSlices(s.namespace).Create(t.Context(), o, metav1.CreateOptions{})
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 		}
 	}
 }
@@ -177,9 +177,7 @@ func (w *world) put(t *testing.T, p *corev1.Pod) {
 func (c api) create(t *testing.T, p *corev1.Pod) {
 	t.Helper()
 	made, err := c.CoreV1().Pods(p.Namespace).Create(t.Context(), p, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	made.Status = p.Status
 	if _, err := c.CoreV1().Pods(p.Namespace).UpdateStatus(t.Context(), made, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -193,18 +191,14 @@ func (c api) deletePod(t *testing.T, p *pod, atOnce bool) {
 	if atOnce {
 		grace = 0
 	}
-	if err := c.CoreV1().Pods(p.namespace).Delete(t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.CoreV1().Pods(p.namespace).Delete(t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}))
 }
 
 // setPhase sets the phase of a pod.
 func (c api) setPhase(t *testing.T, p *pod, phase corev1.PodPhase) {
 	t.Helper()
 	o, err := c.CoreV1().Pods(p.namespace).Get(t.Context(), p.name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	o.Status.Phase = phase
 	if _, err := c.CoreV1().Pods(p.namespace).UpdateStatus(t.Context(), o, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

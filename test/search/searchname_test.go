@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
@@ -52,7 +54,7 @@ func TestSearchNames(t *testing.T) {
 	t.Run("clusterdns", func(t *testing.T) {
 		n := w.newNode(t)
 		host := filepath.Join(t.TempDir(), "resolv.conf")
-		write(t, host, "search corp.example\n")
+		kit.Write(t, host, "search corp.example\n")
 		expansion := strings.Replace(searchpath, "\n    }", "\n        resolv_conf "+host+"\n    }", 1)
 		w.startCluster(t, daemon.Program(t, "clusterdns"), expansion, stock, stockTap)
 		k := n.newSearchNamePods(t)

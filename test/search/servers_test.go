@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
@@ -68,17 +70,11 @@ func newManifests(t *testing.T) *world {
 func (w *world) writeManifest(t *testing.T, o any) {
 	t.Helper()
 	text, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	f, err := os.CreateTemp(w.manifests, "*.new")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	_, err = f.Write(text)
-	if err := errors.Join(err, f.Close(), os.Rename(f.Name(), strings.TrimSuffix(f.Name(), "new")+"json")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, errors.Join(err, f.Close(), os.Rename(f.Name(), strings.TrimSuffix(f.Name(), "new")+"json")))
 }
 
 // source returns the option of a Corefile for the source of the objects, with an account.
@@ -115,7 +111,7 @@ type clusterServer struct {
 func (w *world) startCluster(t *testing.T, program, expansion, address, tapAddress string) *clusterServer {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "Corefile")
-	write(t, path, strings.NewReplacer("ADDRESS", address, "SOURCE", w.source(clusterAccount), "EXPANSION", expansion).Replace(clusterCorefile))
+	kit.Write(t, path, strings.NewReplacer("ADDRESS", address, "SOURCE", w.source(clusterAccount), "EXPANSION", expansion).Replace(clusterCorefile))
 	s := &clusterServer{Process: w.dns.Start(t, program, "-conf", path)}
 	client := w.dns.Client()
 	eventually(t, program+" is ready", func() error {
@@ -185,7 +181,7 @@ func (n *node) startCache(t *testing.T, server *clusterServer, corefile string) 
 	t.Helper()
 	folder := t.TempDir()
 	base := filepath.Join(folder, "Corefile.base")
-	write(t, base, corefile)
+	kit.Write(t, base, corefile)
 	host, _, _ := strings.Cut(server.address, ":")
 	environment := []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + host, "NODE_NAME=" + n.name}
 	n.cache = n.StartWith(t, environment, daemon.Program(t, "nodecache"),
@@ -213,13 +209,6 @@ func (n *node) startCache(t *testing.T, server *clusterServer, corefile string) 
 func (n *node) metrics(t *testing.T) daemon.Samples {
 	t.Helper()
 	return daemon.Scrape(t, n.Client(), "127.0.0.1:9253")
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // eventually waits until a check passes, and fails the test after maxWait.

@@ -2,13 +2,14 @@ package searchpath
 
 import (
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 
@@ -70,13 +71,9 @@ func startUpstream(t *testing.T) (*upstream, string) {
 	t.Helper()
 	u := new(upstream)
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	packets, err := net.ListenPacket("udp", listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, s := range []*dns.Server{{Listener: listener, Handler: u}, {PacketConn: packets, Handler: u}} {
 		started := make(chan struct{})
 		s.NotifyStartedFunc = func() { close(started) }
@@ -102,13 +99,8 @@ const withoutCache = "clusterdns"
 func servers(t *testing.T, upstream string) map[string]string {
 	t.Helper()
 	demo, err := filepath.Abs(filepath.Join("..", "..", "deploy", "demo"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resolvConf := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(resolvConf, []byte("nameserver 192.0.2.53\nsearch corp.example\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	resolvConf := kit.File(t, "resolv.conf", "nameserver 192.0.2.53\nsearch corp.example\n")
 	directive := "searchpath {\n zone cluster.local\n resolv_conf " + resolvConf + "\n }\n"
 	kubernetes := "kubernetes cluster.local {\n manifests " + demo + "\n ttl 3600\n }\n"
 	cluster := func(plugins string) string {

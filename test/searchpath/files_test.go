@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"go.yaml.in/yaml/v3"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,9 +30,7 @@ type policy struct {
 func read(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(directory, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return text
 }
 
@@ -38,9 +38,7 @@ func read(t *testing.T, name string) []byte {
 func fromFiles(t *testing.T) *policy {
 	t.Helper()
 	var kustomization struct{ Resources []string }
-	if err := yaml.Unmarshal(read(t, "kustomization.yaml"), &kustomization); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, yaml.Unmarshal(read(t, "kustomization.yaml"), &kustomization))
 	p := new(policy)
 	strict := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, json.SerializerOptions{Yaml: true, Strict: true})
 	for _, name := range kustomization.Resources {
@@ -105,17 +103,13 @@ func overlay(t *testing.T) map[string]string {
 			Patch  string
 		}
 	}
-	if err := yaml.Unmarshal([]byte(strings.ReplaceAll("\n"+text, "\n   ", "\n")), &kustomization); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, yaml.Unmarshal([]byte(strings.ReplaceAll("\n"+text, "\n   ", "\n")), &kustomization))
 	p := fromFiles(t).policy
 	if len(kustomization.Patches) != 1 || kustomization.Patches[0].Target.Kind != p.Kind || kustomization.Patches[0].Target.Name != p.Name {
 		t.Fatalf("patches of the overlay: %+v", kustomization.Patches)
 	}
 	var operations []operation
-	if err := yaml.Unmarshal([]byte(kustomization.Patches[0].Patch), &operations); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, yaml.Unmarshal([]byte(kustomization.Patches[0].Patch), &operations))
 	return variablesOf(t, p.Spec.Variables, operations)
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -87,9 +89,7 @@ func (c cluster) await(namespace string, served bool) {
 	defer cancel()
 	for {
 		got, err := c.CoreV1().Pods(namespace).Create(ctx, pod(namespace, "probe"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		kit.Must(c.t, err)
 		if (got.Spec.DNSPolicy == corev1.DNSNone) == served {
 			return
 		}
@@ -227,9 +227,7 @@ func TestPolicy(t *testing.T) {
 	t.Run("relabelled", func(t *testing.T) { cluster{t, c.Interface}.testRelabelled() })
 	t.Run("removed", func(t *testing.T) {
 		c := cluster{t, c.Interface}
-		if err := c.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Delete(t.Context(), p.binding.Name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, c.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Delete(t.Context(), p.binding.Name, metav1.DeleteOptions{}))
 		c.await(labelled, false)
 	})
 }
@@ -239,9 +237,7 @@ func (c cluster) testLater(before *corev1.Pod) {
 	ctx, pods := c.t.Context(), c.CoreV1().Pods(labelled)
 	for _, name := range []string{before.Name, "plain", "opted-out"} {
 		p, err := pods.Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		kit.Must(c.t, err)
 		dns := []any{p.Spec.DNSPolicy, p.Spec.DNSConfig}
 		p.Labels = map[string]string{"changed": "yes"}
 		p.Spec.Containers[0].Image = "example.org/main:2"
@@ -284,9 +280,7 @@ func (c cluster) testRelabelled() {
 	c.relabel(unlabelled, byServer)
 	c.await(unlabelled, true)
 	got, err := c.CoreV1().Pods(labelled).Get(c.t.Context(), existing.Name, metav1.GetOptions{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, err)
 	if !reflect.DeepEqual(got.Spec, existing.Spec) {
 		c.t.Errorf("the pod's spec was %v and is %v", existing.Spec, got.Spec)
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -188,9 +190,7 @@ func (c api) createPod(t *testing.T) {
 		Spec:       corev1.PodSpec{NodeName: "n2", Containers: []corev1.Container{{Name: "client", Image: "client"}}},
 	}
 	p, err := c.CoreV1().Pods(shop).Create(t.Context(), p, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: fromPod, PodIPs: []corev1.PodIP{{IP: fromPod}}}
 	if _, err := c.CoreV1().Pods(shop).UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -203,9 +203,7 @@ func (c api) change(t *testing.T, service string, edit func(*discoveryv1.Endpoin
 	all := c.DiscoveryV1().EndpointSlices(shop)
 	for _, family := range families {
 		s, err := all.Get(t.Context(), sliceName(service, family), metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		edit(s)
 		if _, err := all.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
@@ -257,9 +255,7 @@ func (c api) withdrawHints(t *testing.T, service string) {
 func (c api) relabel(t *testing.T, node, key, value string) {
 	t.Helper()
 	n, err := c.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	n.Labels[key] = value
 	if _, err := c.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
@@ -84,7 +85,7 @@ type clusterServer struct {
 func (c *cluster) startCluster(t *testing.T, user, options string, addresses ...string) *clusterServer {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "Corefile")
-	write(t, path, strings.NewReplacer("ADDRESSES", strings.Join(addresses, " "), "ADDRESS", addresses[0],
+	kit.Write(t, path, strings.NewReplacer("ADDRESSES", strings.Join(addresses, " "), "ADDRESS", addresses[0],
 		"KUBECONFIG", c.plane.KubeconfigFor(user), "OPTIONS", options).Replace(corefile))
 	s := &clusterServer{from: c.dns, address: addresses[0], Process: c.dns.Start(t, c.programs["clusterdns"], "-conf", path)}
 	eventually(t, "clusterdns is ready", func() error {
@@ -140,7 +141,7 @@ in-addr.arpa:53 ip6.arpa:53 {
 func (c *cluster) startNode(t *testing.T, node int) {
 	t.Helper()
 	folder, name := t.TempDir(), fmt.Sprint("n", node)
-	write(t, filepath.Join(folder, "Corefile.base"), template)
+	kit.Write(t, filepath.Join(folder, "Corefile.base"), template)
 	n := c.node[node-1]
 	n.Etc(t, "resolv.conf", "nameserver "+clusterDNS+"\n")
 	environment := []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + clusterDNS}
@@ -209,13 +210,6 @@ func get(from *netns.Namespace, url string) (page string, err error) {
 		err = fmt.Errorf("%s: %s: %s", url, reply.Status, text)
 	}
 	return string(text), err
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // eventually waits until a check passes, and fails the test after maxWait.

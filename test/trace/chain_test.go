@@ -3,11 +3,12 @@ package trace
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 
@@ -54,13 +55,8 @@ func answers(m *dns.Msg) string {
 func TestEveryQuery(t *testing.T) {
 	u, z := startUpstream(t), zipkin.New(t)
 	demo, err := filepath.Abs("../../deploy/demo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	search := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(search, []byte("search shop.svc.cluster.local svc.cluster.local cluster.local\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	search := kit.File(t, "resolv.conf", "search shop.svc.cluster.local svc.cluster.local cluster.local\n")
 	metrics := map[bool]string{false: dead(t), true: dead(t)}
 	servers := map[bool]*daemon.Process{}
 	for traced, address := range metrics {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/pb"
 	"github.com/miekg/dns"
 	"google.golang.org/grpc"
@@ -87,9 +89,7 @@ func TestHTTPS(t *testing.T) {
 	port := address[strings.LastIndex(address, ":")+1:]
 	start(t, daemon.Program(t, "clusterdns"), z, u, strings.NewReplacer("HTTPS", port, "CERT", certificate.Cert, "KEY", certificate.Key).Replace(corefile))
 	authority, err := os.ReadFile(certificate.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(authority) {
 		t.Fatal("no certificate")
@@ -98,19 +98,13 @@ func TestHTTPS(t *testing.T) {
 	defer client.CloseIdleConnections()
 	for _, header := range []string{badHeader, "463ac35c9f6413ad-0020000000000001-1"} {
 		query, err := new(dns.Msg).SetQuestion("a.example.", dns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		r, err := http.NewRequest(http.MethodPost, "https://"+address+"/dns-query", bytes.NewReader(query))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		r.Header.Set("Content-Type", "application/dns-message")
 		r.Header.Set("b3", header)
 		reply, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if err := reply.Body.Close(); err != nil || reply.StatusCode != http.StatusOK {
 			t.Errorf("header %s: status %d, %v", header, reply.StatusCode, err)
 		}
@@ -152,15 +146,11 @@ func TestGRPC(t *testing.T) {
 	port := address[strings.LastIndex(address, ":")+1:]
 	start(t, daemon.Program(t, "clusterdns"), z, u, strings.ReplaceAll(corefile, "GRPC", port))
 	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = connection.Close() }()
 	for _, header := range []string{badHeader, "463ac35c9f6413ad-0020000000000001-1"} {
 		query, err := new(dns.Msg).SetQuestion("a.example.", dns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		ctx := metadata.AppendToOutgoingContext(context.Background(), "b3", header)
 		if _, err := pb.NewDnsServiceClient(connection).Query(ctx, &pb.DnsPacket{Msg: query}); err != nil {
 			t.Errorf("header %s: %v", header, err)

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // edit replaces a pattern in files of the copy. A pattern that does not occur fails the test: CoreDNS has changed.
@@ -53,9 +55,7 @@ var uses = map[string]string{
 func module(t *testing.T) string {
 	t.Helper()
 	folder, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/coredns/coredns").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return strings.TrimSpace(string(folder))
 }
 
@@ -63,35 +63,24 @@ func module(t *testing.T) string {
 func copyModule(t *testing.T) string {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "coredns")
-	if err := os.CopyFS(folder, os.DirFS(module(t))); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(folder, "test", "server.go")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.CopyFS(folder, os.DirFS(module(t))))
+	kit.Must(t, os.Remove(filepath.Join(folder, "test", "server.go")))
 	for _, e := range edits {
 		e.apply(t, folder)
 	}
-	if err := os.CopyFS(folder, os.DirFS(filepath.Join("testdata", "harness"))); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.CopyFS(folder, os.DirFS(filepath.Join("testdata", "harness"))))
 	return folder
 }
 
 func (e edit) apply(t *testing.T, folder string) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(folder, e.files))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	pattern, edited := regexp.MustCompile(e.pattern), 0
 	for _, path := range paths {
-		before, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		after := pattern.ReplaceAllString(string(before), e.replacement)
-		if after == string(before) {
+		before := kit.Read(t, path)
+		after := pattern.ReplaceAllString(before, e.replacement)
+		if after == before {
 			continue
 		}
 		edited++
@@ -100,9 +89,7 @@ func (e edit) apply(t *testing.T, folder string) {
 				after += use
 			}
 		}
-		if err := os.WriteFile(path, []byte(after), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, after)
 	}
 	if edited == 0 {
 		t.Fatalf("no %q in %s of CoreDNS", e.pattern, e.files)

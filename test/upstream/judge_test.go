@@ -1,12 +1,13 @@
 package upstream
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // key is the key of a failure's reason.
@@ -133,15 +134,10 @@ func missing(t *testing.T, text string, sources map[string]string) (names []stri
 	folder := found[1]
 	if sources[folder] == "" {
 		paths, err := filepath.Glob(filepath.Join("..", "..", folder, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		for _, path := range paths {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sources[folder] += string(text)
+			text := kit.Read(t, path)
+			sources[folder] += text
 		}
 	}
 	for name := range strings.SplitSeq(found[2], "; ") {
@@ -156,11 +152,8 @@ func missing(t *testing.T, text string, sources map[string]string) (names []stri
 
 // TestPublished checks that the reasons of the results are those of the table.
 func TestPublished(t *testing.T) {
-	text, err := os.ReadFile("RESULTS.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	published := regexp.MustCompile(`(?m)^\* (.*) \(\d+\)$`).FindAllStringSubmatch(string(text), -1)
+	text := kit.Read(t, "RESULTS.md")
+	published := regexp.MustCompile(`(?m)^\* (.*) \(\d+\)$`).FindAllStringSubmatch(text, -1)
 	if len(published) == 0 {
 		t.Error("no reasons in RESULTS.md")
 	}

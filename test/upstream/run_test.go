@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // folders are those of CoreDNS with the tests, and the programs that run them. nodecache has no kubernetes.
@@ -85,9 +87,7 @@ func compile(t *testing.T, root, folder string) suite {
 	c = exec.Command(s.binary, "-test.list", ".")
 	c.Dir = s.path
 	out, err := c.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, name := range strings.Fields(string(out)) {
 		if strings.HasPrefix(name, "Test") {
 			s.tests = append(s.tests, name)
@@ -130,14 +130,10 @@ func readEvents(t *testing.T, path string) (all []event) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
 		var e event
-		if err := json.Unmarshal(s.Bytes(), &e); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, json.Unmarshal(s.Bytes(), &e))
 		all = append(all, e)
 	}
 	return all

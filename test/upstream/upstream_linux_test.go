@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/vishvananda/netlink"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
@@ -56,9 +58,7 @@ func TestUpstream(t *testing.T) {
 		return
 	}
 	version := strings.TrimPrefix(filepath.Base(module(t)), "coredns@v")
-	if err := os.WriteFile("RESULTS.md", []byte(report(version, all, explained)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, "RESULTS.md", report(version, all, explained))
 }
 
 // run runs the tests of all folders with their programs, or those that the mode selects. In mode "coredns" CoreDNS's program
@@ -126,9 +126,7 @@ func programFolder(t *testing.T) string {
 		paths[name] = daemon.ProgramWithoutRace(t, name)
 	}
 	for name, path := range paths {
-		if err := os.Symlink(path, filepath.Join(folder, name)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Symlink(path, filepath.Join(folder, name)))
 	}
 	return folder
 }
@@ -150,21 +148,15 @@ const resolver = `.:53 {
 func resolve(t *testing.T, programs string) {
 	t.Helper()
 	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, address := range slices.Concat(publicResolvers, serverAddresses) {
 		bits := "/32"
 		if strings.Contains(address, ":") {
 			bits = "/128"
 		}
 		parsed, err := netlink.ParseAddr(address + bits)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := netlink.AddrAdd(lo, parsed); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
+		kit.Must(t, netlink.AddrAdd(lo, parsed))
 	}
 	daemon.Launch(t, filepath.Join(programs, control), strings.Replace(resolver, "ADDRESSES", strings.Join(publicResolvers, " "), 1))
 }

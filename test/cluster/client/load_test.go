@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -21,9 +23,7 @@ func startServer(t *testing.T) (address string, asked *atomic.Int64) {
 	t.Helper()
 	asked = &atomic.Int64{}
 	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	server := &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, query *dns.Msg) {
 		asked.Add(1)
 		reply := new(dns.Msg).SetReply(query)
@@ -53,20 +53,12 @@ func startServer(t *testing.T) (address string, asked *atomic.Int64) {
 func request(t *testing.T, server *httptest.Server, method, path string, values url.Values) (int, string) {
 	t.Helper()
 	r, err := http.NewRequest(method, server.URL+path+"?"+values.Encode(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	reply, err := server.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	text, err := io.ReadAll(reply.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := reply.Body.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	kit.Must(t, reply.Body.Close())
 	return reply.StatusCode, string(text)
 }
 
@@ -94,9 +86,7 @@ func TestLoad(t *testing.T) {
 				t.Fatal(text)
 			}
 			var got outcome
-			if err := json.Unmarshal([]byte(text), &got); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, json.Unmarshal([]byte(text), &got))
 			lost := 0
 			for _, l := range got.Lost {
 				lost++

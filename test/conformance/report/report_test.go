@@ -1,11 +1,11 @@
 package report
 
 import (
-	"os"
-	"path/filepath"
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // text is a report of the form that Ginkgo 2 writes.
@@ -21,14 +21,9 @@ const text = `[{"SuitePath": "/", "SuiteSucceeded": false, "StartTime": "2026-11
 	{"ContainerHierarchyTexts": null, "LeafNodeType": "ReportAfterSuite", "LeafNodeText": "", "State": "failed", "Failure": {"Message": "disk full"}}]}]`
 
 func TestRead(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "report.json")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := kit.File(t, "report.json", text)
 	got, err := Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	want := Suite{Start: time.Date(2026, 11, 27, 14, 0, 0, 0, time.UTC), Broken: []string{"ReportAfterSuite: disk full"}, Cases: []Case{
 		{"[sig-network] DNS first [Conformance]", Passed, "", 2 * time.Second},
 		{"[sig-network] DNS inner second", "failed", "no answer", time.Second},
@@ -52,10 +47,7 @@ func TestRead(t *testing.T) {
 func TestReadFails(t *testing.T) {
 	for name, text := range map[string]string{"no JSON": "passed", "no suite": "[]"} {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "report.json")
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			path := kit.File(t, "report.json", text)
 			if got, err := Read(path); err == nil {
 				t.Errorf("got %+v", got)
 			}

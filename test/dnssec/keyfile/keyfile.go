@@ -4,9 +4,10 @@ package keyfile
 import (
 	"crypto"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/miekg/dns"
 )
@@ -28,9 +29,7 @@ func New(t testing.TB, zone string, flags uint16, algorithm uint8) (*dns.DNSKEY,
 		Flags: flags, Protocol: 3, Algorithm: algorithm,
 	}
 	private, err := public.Generate(Sizes[algorithm])
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return public, private
 }
 
@@ -42,9 +41,7 @@ func Write(t testing.TB, folder string, public *dns.DNSKEY, private crypto.Priva
 		base + ".key":     "; a comment\n" + public.String() + "\n",
 		base + ".private": public.PrivateKeyString(private),
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, text)
 	}
 	return base
 }

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // Certificate is a server's certificate with its authority, as files and as a TLS configuration. It is valid for an hour.
@@ -41,9 +43,7 @@ func NewCertificate(t testing.TB, hosts ...string) Certificate {
 	}
 	key := newKey(t)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	folder := t.TempDir()
 	c := Certificate{
 		CA:   write(t, folder, "ca.pem", "CERTIFICATE", sign(t, authority, authority, &authorityKey.PublicKey, authorityKey)),
@@ -51,9 +51,7 @@ func NewCertificate(t testing.TB, hosts ...string) Certificate {
 		Key:  write(t, folder, "key.pem", "PRIVATE KEY", private),
 	}
 	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	c.Config = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	return c
 }
@@ -70,26 +68,20 @@ func template(serial int64, name string) *x509.Certificate {
 func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return key
 }
 
 func sign(t testing.TB, child, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) []byte {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, child, parent, public, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return der
 }
 
 func write(t testing.TB, folder, name, kind string, der []byte) string {
 	t.Helper()
 	path := filepath.Join(folder, name)
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 	return path
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -35,9 +37,7 @@ func dial(t *testing.T, network string, s *Server) *client {
 	if gone(err) {
 		return &client{t: t, lost: err}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() }) // the server may have reset it
 	return &client{t: t, conn: conn, tcp: network == "tcp"}
 }
@@ -53,9 +53,7 @@ func (c *client) query(names ...string) {
 		m.Id = uint16(i + 1)
 		m.SetEdns0(1232, false)
 		packet, err := m.Pack()
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		kit.Must(c.t, err)
 		if c.tcp {
 			packet = frame(packet)
 		}
@@ -77,9 +75,7 @@ func (c *client) next(within time.Duration) ([]byte, error) {
 	if c.lost != nil {
 		return nil, c.lost
 	}
-	if err := c.conn.SetReadDeadline(time.Now().Add(within)); err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, c.conn.SetReadDeadline(time.Now().Add(within)))
 	if c.tcp {
 		return readFrame(c.conn)
 	}
@@ -92,13 +88,9 @@ func (c *client) next(within time.Duration) ([]byte, error) {
 func (c *client) answer() *dns.Msg {
 	c.t.Helper()
 	packet, err := c.next(bounded)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, err)
 	m := new(dns.Msg)
-	if err := m.Unpack(packet); err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, m.Unpack(packet))
 	return m
 }
 
@@ -142,9 +134,7 @@ func TestTLS(t *testing.T) {
 	s := StartAt(t, Options{TLS: cert.Config}, Behaviour{})
 	c := dns.Client{Net: "tcp-tls", Timeout: bounded, TLSConfig: &tls.Config{InsecureSkipVerify: true}}
 	m, _, err := c.Exchange(new(dns.Msg).SetQuestion("a.test.", dns.TypeA), s.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	right(t, m, "a.test.")
 }
 
@@ -226,9 +216,7 @@ func TestEnds(t *testing.T) {
 				t.Errorf("%d answers, want %d", answers, c.answers)
 			}
 			if client.conn != nil {
-				if err := client.conn.Close(); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, client.conn.Close())
 			}
 			until(t, func() bool { return s.Counts().Open == 0 })
 		})
@@ -349,12 +337,8 @@ func TestBlackHole(t *testing.T) {
 func TestDeaf(t *testing.T) {
 	s := Start(t, Behaviour{Deaf: true})
 	c := dial(t, "tcp", s)
-	if err := c.conn.(*net.TCPConn).SetWriteBuffer(1); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.conn.SetWriteDeadline(time.Now().Add(quiet)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.conn.(*net.TCPConn).SetWriteBuffer(1))
+	kit.Must(t, c.conn.SetWriteDeadline(time.Now().Add(quiet)))
 	if n, err := c.conn.Write(make([]byte, 1<<16)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("%d bytes written, error %v; want a timeout", n, err)
 	}
@@ -429,9 +413,7 @@ func TestCounts(t *testing.T) {
 	s.ResetCounts()
 	second.query("d.test.")
 	second.answer()
-	if err := second.conn.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, second.conn.Close())
 	until(t, func() bool { return s.Counts().Open == 1 })
 	if c := s.Counts(); c.TCP != 1 || len(c.PerConnection) != 0 || c.Connections != 0 || c.MaxOpen != 2 {
 		t.Errorf("counts: %+v", c)

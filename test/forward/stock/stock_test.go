@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	_ "github.com/coredns/coredns/core/dnsserver"
 	_ "github.com/coredns/coredns/plugin/forward"
@@ -19,9 +21,7 @@ const variable = "NEARSIDE_STANZAS"
 
 func TestStanzas(t *testing.T) {
 	setup, err := caddy.DirectiveAction("dns", "forward")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var all []string
 	for _, text := range stanzas.Texts(t) {
 		refusal := ""
@@ -31,8 +31,6 @@ func TestStanzas(t *testing.T) {
 		all = append(all, refusal)
 	}
 	if path := os.Getenv(variable); path != "" {
-		if err := os.WriteFile(path, []byte(strings.Join(all, stanzas.Separator)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, strings.Join(all, stanzas.Separator))
 	}
 }

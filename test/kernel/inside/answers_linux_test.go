@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -50,11 +51,7 @@ func TestAnswers(t *testing.T) {
 		pods = append(pods, addNetkit(t, bed, 2, netlink.NETKIT_MODE_L2), addNetkit(t, bed, 3, netlink.NETKIT_MODE_L3))
 	}
 	write := func(corefile string) string {
-		path := filepath.Join(t.TempDir(), "Corefile")
-		if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
+		return kit.File(t, "Corefile", corefile)
 	}
 	bed.Upstream.Start(t, "nodecache", "-conf", write(answering("upstream", "")))
 	conf := write(fmt.Sprintf(".:53 {\n\tbind 169.254.20.10 fd00::a\n\tnodelocal 169.254.20.10 fd00::a {\n\t\tfallback %v %v\n\t}\n"+
@@ -90,17 +87,13 @@ func addNetkit(t *testing.T, bed *netns.Bed, number int, mode netlink.NetkitMode
 	t.Helper()
 	p := pod{netns.Add(t, fmt.Sprint("netkit", number)), fmt.Sprint("netkit", number)}
 	ns, err := os.Open("/run/netns/" + p.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = ns.Close() }() // it was only read
 	near, far := netlink.NewLinkAttrs(), netlink.NewLinkAttrs()
 	near.Name, far.Name, far.Namespace = p.device, "eth0", netlink.NsFd(ns.Fd())
 	interf := &netlink.Netkit{LinkAttrs: near, Mode: mode, Policy: netlink.NETKIT_POLICY_FORWARD, PeerPolicy: netlink.NETKIT_POLICY_FORWARD}
 	interf.SetPeerAttrs(&far)
-	if err := bed.Node.Do(func() error { return netlink.LinkAdd(interf) }); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, bed.Node.Do(func() error { return netlink.LinkAdd(interf) }))
 	bed.Node.Run(t, "ip", "link", "set", p.device, "up")
 	p.Run(t, "ip", "link", "set", "eth0", "up")
 	for _, format := range []string{"10.1.%d.%d/24", "fd01:0:0:%d::%d/64"} {
@@ -167,9 +160,7 @@ func programsAre(t *testing.T, node *netns.Namespace, device string, want []stri
 			got, err = programsOf(device)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return slices.Equal(got, want)
 	})
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -36,9 +38,7 @@ func needsMachine(t *testing.T) {
 func addressesOf(t *testing.T, link netlink.Link) (all []netip.Addr) {
 	t.Helper()
 	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, a := range list {
 		ip, ok := netip.AddrFromSlice(a.IP)
 		if !ok {
@@ -64,31 +64,21 @@ func addressesOf(t *testing.T, link netlink.Link) (all []netip.Addr) {
 func TestDummy(t *testing.T) {
 	needsMachine(t)
 	const name = "here"
-	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}}))
 	link, err := netlink.LinkByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if link.Type() != "dummy" {
 		t.Errorf("the interface is a %s", link.Type())
 	}
-	if err := netlink.LinkSetUp(link); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, netlink.LinkSetUp(link))
 	for _, a := range addresses {
 		n := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: n, Flags: unix.IFA_F_NODAD}); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, netlink.AddrAdd(link, &netlink.Addr{IPNet: n, Flags: unix.IFA_F_NODAD}))
 	}
 	if got := addressesOf(t, link); !slices.Equal(got, addresses) {
 		t.Errorf("addresses %v, want %v", got, addresses)
 	}
-	if err := netlink.LinkDel(link); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, netlink.LinkDel(link))
 	if _, err := netlink.LinkByName(name); err == nil {
 		t.Error("the interface exists after its deletion")
 	}

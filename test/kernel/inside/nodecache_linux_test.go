@@ -7,11 +7,12 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	"github.com/google/nftables"
 	"github.com/miekg/dns"
@@ -54,10 +55,7 @@ func eventually(t *testing.T, seen func() string, isMet func() bool) {
 // each step.
 func TestNodecache(t *testing.T) {
 	needsMachine(t)
-	conf := filepath.Join(t.TempDir(), "Corefile")
-	if err := os.WriteFile(conf, []byte(corefile), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	conf := kit.File(t, "Corefile", corefile)
 	first := start(t, conf)
 	leasesAre(t, addresses)
 	before := node(t)
@@ -89,9 +87,7 @@ func start(t *testing.T, conf string) *exec.Cmd {
 	var out bytes.Buffer
 	cmd := exec.Command("nodecache", "-conf", conf)
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, cmd.Start())
 	t.Cleanup(func() {
 		if cmd.ProcessState == nil {
 			_ = end(t, cmd, syscall.SIGKILL)
@@ -137,9 +133,7 @@ func node(t *testing.T) state {
 		name = "lo"
 	}
 	link, err := netlink.LinkByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if link.Type() != *carrier && name != "lo" {
 		t.Errorf("the interface is a %s", link.Type())
 	}
@@ -152,17 +146,13 @@ func node(t *testing.T) state {
 	s := state{index: link.Attrs().Index, tables: len(tables(t))}
 	c := connect(t)
 	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, chain := range chains {
 		if chain.Table.Name != tableName {
 			continue
 		}
 		rules, err := c.GetRules(chain.Table, chain)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		s.chains++
 		s.rules += len(rules)
 	}
@@ -175,9 +165,7 @@ func node(t *testing.T) state {
 func connect(t *testing.T) *nftables.Conn {
 	t.Helper()
 	c, err := nftables.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return c
 }
 
@@ -185,9 +173,7 @@ func connect(t *testing.T) *nftables.Conn {
 func tables(t *testing.T) (names []string) {
 	t.Helper()
 	all, err := connect(t).ListTables()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, table := range all {
 		names = append(names, table.Name)
 	}
@@ -283,9 +269,7 @@ func untracked(t *testing.T) {
 	t.Helper()
 	var left []string
 	for range 5 {
-		if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 		answered(t)
 		if left = tracked(t, addresses); len(left) == 0 {
 			break
@@ -309,9 +293,7 @@ func tracked(t *testing.T, to []netip.Addr) (all []string) {
 	t.Helper()
 	for _, family := range []netlink.InetFamily{syscall.AF_INET, syscall.AF_INET6} {
 		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		for _, f := range flows {
 			a, ok := netip.AddrFromSlice(f.Forward.DstIP)
 			if ok && slices.Contains(to, a.Unmap()) {
@@ -333,9 +315,7 @@ func nothingLeft(t *testing.T) {
 		t.Errorf("tables %q are left", names)
 	}
 	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, a := range list {
 		if ip, ok := netip.AddrFromSlice(a.IP); ok && slices.Contains(addresses, ip.Unmap()) {
 			t.Errorf("address %v is left", a)

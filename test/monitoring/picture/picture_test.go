@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func TestFormat(t *testing.T) {
@@ -72,9 +74,7 @@ const dashboard = `{"title": "a < b", "panels": [
 
 func TestDraw(t *testing.T) {
 	var d Dashboard
-	if err := json.Unmarshal([]byte(dashboard), &d); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, json.Unmarshal([]byte(dashboard), &d))
 	start := time.Unix(1000, 0)
 	query := func(expression string, instant bool) ([]Series, error) {
 		switch expression {
@@ -92,9 +92,7 @@ func TestDraw(t *testing.T) {
 		return []Series{{Points: []Point{{1000, math.NaN()}}}}, nil
 	}
 	svg, empty, err := Draw(&d, start, start.Add(100*time.Second), query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if !slices.Equal(empty, []string{"Nothing"}) {
 		t.Errorf("without data are %q", empty)
 	}
