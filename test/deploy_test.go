@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"go.yaml.in/yaml/v3"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -24,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // objects returns the objects of a YAML text, decoded as strictly as by the API server: unknown fields are errors.
@@ -145,7 +144,7 @@ func TestMulticlusterRights(t *testing.T) {
 		t.Fatal("the account has the permissions before")
 	}
 	create(t, client, all, metav1.CreateOptions{})
-	within(t, "the permissions are granted", func() bool { return may(account, "list", "multicluster.x-k8s.io", "serviceimports") })
+	kit.Eventually(t, "the permissions are granted", func() bool { return may(account, "list", "multicluster.x-k8s.io", "serviceimports") })
 	for _, tc := range []struct {
 		user, verb, group, resource string
 		want                        bool

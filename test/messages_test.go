@@ -7,9 +7,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestDuplicateServerBlock starts both programs with two server blocks for one zone: one line names the lines of both.
@@ -83,6 +82,6 @@ func TestDuplicateServerBlockReloaded(t *testing.T) {
 		p.Configure(t, ".:PORT {\n    bind 127.0.0.1\n}\n\n.:PORT {\n    bind 127.0.0.1\n}\n")
 		p.Signal(t, syscall.SIGUSR1)
 		want := fmt.Sprintf("%s:5 - cannot serve dns://.:%d on 127.0.0.1 - it is already defined at %s:1: ", p.Corefile, p.Port, p.Corefile)
-		within(t, "the lines of both", func() bool { return lines(p, want) > 0 })
+		kit.Eventually(t, "the lines of both", func() bool { return lines(p, want) > 0 })
 	}
 }

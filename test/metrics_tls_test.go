@@ -15,9 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // webConfig is a web configuration of Prometheus's exporter-toolkit. Relative files are in its folder.
@@ -90,12 +89,12 @@ func TestMetricsTLS(t *testing.T) {
 				"    health 127.0.0.1:%d\n    ready 127.0.0.1:%d\n    whoami\n}\n", directive.address, directive.file("web.yml"), health, ready),
 				"-metrics-listen-address", flags.address, "-tls-enabled", "-tls-cert-file", flags.file("cert.pem"), "-tls-private-key-file", flags.file("key.pem"))
 			for name, e := range map[string]endpoint{"prometheus": directive, "-metrics-listen-address": flags} {
-				within(t, "metrics of "+name, e.serves(e.certificate(t)))
+				kit.Eventually(t, "metrics of "+name, e.serves(e.certificate(t)))
 				if got := get(t, "http://"+e.address+"/metrics"); !strings.Contains(got, "HTTP request to an HTTPS server") {
 					t.Errorf("%s without TLS: %q", name, got)
 				}
 				keyPair(t, e.folder)
-				within(t, "the renewed certificate of "+name, e.serves(e.certificate(t)))
+				kit.Eventually(t, "the renewed certificate of "+name, e.serves(e.certificate(t)))
 			}
 			for url, want := range map[string]string{fmt.Sprintf("http://127.0.0.1:%d/health", health): "OK", fmt.Sprintf("http://127.0.0.1:%d/ready", ready): "OK"} {
 				if got := get(t, url); got != want {
@@ -105,24 +104,24 @@ func TestMetricsTLS(t *testing.T) {
 			t.Run("invalid renewal of -metrics-listen-address", func(t *testing.T) {
 				before := flags.certificate(t)
 				kit.Write(t, flags.file("key.pem"), "")
-				within(t, "the error", func() bool { return lines(p, "the last valid certificate stays in use: failed to load") == 1 })
+				kit.Eventually(t, "the error", func() bool { return lines(p, "the last valid certificate stays in use: failed to load") == 1 })
 				if got, err := flags.get(); err != nil || !got.Equal(before) {
 					t.Errorf("error %v, or another certificate", err)
 				}
 				keyPair(t, flags.folder)
-				within(t, "valid files", flags.serves(flags.certificate(t)))
+				kit.Eventually(t, "valid files", flags.serves(flags.certificate(t)))
 			})
 			t.Run("invalid renewal of prometheus", func(t *testing.T) { // as in CoreDNS, which reads the files at each handshake
 				kit.Write(t, directive.file("key.pem"), "")
 				if _, err := directive.get(); err == nil {
 					t.Error("metrics without a key")
 				}
-				within(t, "the error", func() bool { return failedHandshake.MatchString(p.Output()) })
+				kit.Eventually(t, "the error", func() bool { return failedHandshake.MatchString(p.Output()) })
 				if got := question(p.Addr, "a.example."); got != "NOERROR" {
 					t.Errorf("DNS: %s", got)
 				}
 				keyPair(t, directive.folder)
-				within(t, "valid files", directive.serves(directive.certificate(t)))
+				kit.Eventually(t, "valid files", directive.serves(directive.certificate(t)))
 			})
 		})
 	}
@@ -138,13 +137,13 @@ func metricsTLSAtStart(t *testing.T, path string) {
 		"[ERROR] Invalid TLS config: failed to read cert_file (" + directive.file("cert.pem") + ")",
 		"[ERROR] Metrics are not served on -metrics-listen-address until the files of -tls-enabled are valid: failed to read cert_file (" + flags.file("none") + ")",
 	} {
-		within(t, want, func() bool { return lines(p, want) == 1 })
+		kit.Eventually(t, want, func() bool { return lines(p, want) == 1 })
 	}
 	if got := question(p.Addr, "a.example."); got != "NOERROR" {
 		t.Errorf("DNS: %s", got)
 	}
 	kit.Must(t, os.Rename(flags.file("cert.pem"), flags.file("none")))
-	within(t, "metrics with the file", func() bool {
+	kit.Eventually(t, "metrics with the file", func() bool {
 		_, err := flags.get()
 		return err == nil
 	})

@@ -8,9 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // zoneOfChart is a server block of the chart of Labyrinth Labs (k8s-nodelocaldns-helm) with default values.
@@ -55,8 +54,8 @@ func TestNodecacheChart(t *testing.T) {
 		"-upstreamsvc", "kube-dns", "-conf", "/etc/Corefile", "-syncinterval", "1ns", "-interfacename", "nodelocaldns", "-metrics-listen-address", "0.0.0.0:9353"}
 	for _, more := range [][]string{nil, {"-setupebtables"}} {
 		p := daemon.Launch(t, path, "", append(args, more...)...)
-		within(t, "an answer", func() bool { return textOf("169.254.20.11:53", "a.example.") == "10.99.0.1/tcp" })
-		within(t, "the line about -setupebtables, if it is set", func() bool {
+		kit.Eventually(t, "an answer", func() bool { return textOf("169.254.20.11:53", "a.example.") == "10.99.0.1/tcp" })
+		kit.Eventually(t, "the line about -setupebtables, if it is set", func() bool {
 			return lines(p, "-setupebtables ignored: nodecache makes no ebtables rules") == len(more)
 		})
 		p.Signal(t, syscall.SIGTERM)

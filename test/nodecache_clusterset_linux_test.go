@@ -10,11 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -125,7 +124,7 @@ func (n *stockNode) ask(network, address, zone string) string {
 // await waits until names of a zone have this answer.
 func (n *stockNode) await(t *testing.T, zone, want string) {
 	t.Helper()
-	within(t, zone+" is answered by "+want, func() bool { return n.ask("udp", "169.254.20.10", zone) == want })
+	kit.Eventually(t, zone+" is answered by "+want, func() bool { return n.ask("udp", "169.254.20.10", zone) == want })
 }
 
 // TestNodecacheClusterset runs the stock template of node-local-dns on a node, with -clusterset-zone: the zone is

@@ -16,11 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestNodecacheFlags has a wrong value of each flag of node-local-dns: one line, exit code 2.
@@ -136,16 +135,6 @@ func question(addr, name string) string {
 	return dns.RcodeToString[r.Rcode]
 }
 
-// within waits until a condition is true.
-func within(t testing.TB, what string, as func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !as(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
-}
-
 func answersWith(addr, name, want string) func() bool {
 	return func() bool { return question(addr, name) == want }
 }
@@ -197,15 +186,15 @@ func TestNodecacheConfigMap(t *testing.T) {
 		}
 	}
 	stub := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	within(t, "the missing directory is counted", counted(1))
+	kit.Eventually(t, "the missing directory is counted", counted(1))
 
 	m := &configMapMount{path: directory}
 	m.swap(t, map[string]string{"stubDomains": fmt.Sprintf(`{"corp.example": [%q]}`, one)})
-	within(t, "the stub domain is served", answersWith(stub, "a.corp.example.", "192.0.2.1"))
+	kit.Eventually(t, "the stub domain is served", answersWith(stub, "a.corp.example.", "192.0.2.1"))
 	m.swap(t, map[string]string{"stubDomains": fmt.Sprintf(`{"corp.example": [%q]}`, two)})
-	within(t, "by another server", answersWith(stub, "b.corp.example.", "192.0.2.2"))
+	kit.Eventually(t, "by another server", answersWith(stub, "b.corp.example.", "192.0.2.2"))
 	m.swap(t, map[string]string{"stubDomains": `{"corp.example": ["dns.example"]}`})
-	within(t, "the invalid one is counted", counted(2))
+	kit.Eventually(t, "the invalid one is counted", counted(2))
 	if got := question(stub, "c.corp.example."); got != "192.0.2.2" {
 		t.Errorf("with an invalid ConfigMap the answer is %s", got)
 	}
@@ -213,7 +202,7 @@ func TestNodecacheConfigMap(t *testing.T) {
 		t.Errorf("%d lines name file and reason", got)
 	}
 	m.swap(t, map[string]string{"stubDomains": fmt.Sprintf(`{"corp.example": [%q]}`, one)})
-	within(t, "mended", answersWith(stub, "d.corp.example.", "192.0.2.1"))
+	kit.Eventually(t, "mended", answersWith(stub, "d.corp.example.", "192.0.2.1"))
 }
 
 // get returns the body of a page, or the error.
@@ -247,7 +236,7 @@ func TestNodecacheTemplateChanges(t *testing.T) {
 	base := filepath.Join(m.path, "Corefile.base")
 	metrics := fmt.Sprintf("127.0.0.1:%d", daemon.FreePort(t))
 	p := daemon.Launch(t, daemon.Program(t, "nodecache"), "", "-basecorefile", base, "-syncinterval", "1h", "-metrics-listen-address", metrics)
-	within(t, "served", answersWith(addr, "a.example.", "192.0.2.1"))
+	kit.Eventually(t, "served", answersWith(addr, "a.example.", "192.0.2.1"))
 	if got := kit.Read(t, p.Corefile); !strings.HasPrefix(got, "# Rendered by nodecache") || !strings.Contains(got, one) {
 		t.Errorf("written was %q", got)
 	}
@@ -258,7 +247,7 @@ func TestNodecacheTemplateChanges(t *testing.T) {
 		" ",
 	} {
 		m.swap(t, map[string]string{"Corefile.base": broken})
-		within(t, "refused", func() bool { return lines(p, "Not reloaded, the previous configuration stays in use: ") == i+1 })
+		kit.Eventually(t, "refused", func() bool { return lines(p, "Not reloaded, the previous configuration stays in use: ") == i+1 })
 		if got := question(addr, fmt.Sprintf("b%d.example.", i)); got != "192.0.2.1" {
 			t.Errorf("with a broken template the answer is %s", got)
 		}
@@ -277,7 +266,7 @@ func TestNodecacheTemplateChanges(t *testing.T) {
 		t.Errorf("four refused templates are not counted")
 	}
 	m.swap(t, text(two))
-	within(t, "mended", answersWith(addr, "c.example.", "192.0.2.2"))
+	kit.Eventually(t, "mended", answersWith(addr, "c.example.", "192.0.2.2"))
 }
 
 // TestShutdown ends the programs while a query to a slow server is in progress.
@@ -301,11 +290,11 @@ func TestShutdown(t *testing.T) {
 				slow, asked := nameserver(t, "192.0.2.1", time.Second)
 				pidfile := filepath.Join(t.TempDir(), "pid")
 				p := daemon.Launch(t, path, ".:PORT {\n    bind 127.0.0.1\n    forward . "+slow+"\n}\n", "-pidfile", pidfile)
-				within(t, "answers", func() bool { return !strings.Contains(question(p.Addr, "first.example."), "refused") })
+				kit.Eventually(t, "answers", func() bool { return !strings.Contains(question(p.Addr, "first.example."), "refused") })
 				before := asked.Load()
 				answer := make(chan string, 1)
 				go func() { answer <- question(p.Addr, "a.example.") }()
-				within(t, "the query is in progress", func() bool { return asked.Load() > before })
+				kit.Eventually(t, "the query is in progress", func() bool { return asked.Load() > before })
 				for _, s := range tc.signals {
 					p.Signal(t, s)
 					time.Sleep(100 * time.Millisecond) // two equal signals at once are one
@@ -342,7 +331,7 @@ func TestClosedStdout(t *testing.T) {
 			cmd.Stdout, cmd.Stderr = w, w
 			kit.Must(t, cmd.Start())
 			defer func() { _ = cmd.Process.Kill() }() // unless it has ended
-			within(t, "answers", answersWith(address, "a.example.", "192.0.2.1"))
+			kit.Eventually(t, "answers", answersWith(address, "a.example.", "192.0.2.1"))
 			kit.Must(t, errors.Join(w.Close(), r.Close()))
 			for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM} { // each causes log lines
 				if got := question(address, "b.example."); got != "192.0.2.1" {
@@ -372,18 +361,18 @@ func TestReloadSignal(t *testing.T) {
 			}
 			p.Configure(t, text("192.0.2.2"))
 			p.Signal(t, syscall.SIGUSR1)
-			within(t, "reloaded by the signal", answersWith(p.Addr, "a.example.", "192.0.2.2"))
+			kit.Eventually(t, "reloaded by the signal", answersWith(p.Addr, "a.example.", "192.0.2.2"))
 			p.Configure(t, text("192.0.2.3"))
-			within(t, "reloaded by itself", answersWith(p.Addr, "a.example.", "192.0.2.3"))
+			kit.Eventually(t, "reloaded by itself", answersWith(p.Addr, "a.example.", "192.0.2.3"))
 			p.Configure(t, ".:PORT {\n    bind 127.0.0.1\n    nonsense\n}\n")
 			p.Signal(t, syscall.SIGUSR1)
-			within(t, "refused", func() bool { return lines(p, "Unknown directive 'nonsense'") > 0 })
+			kit.Eventually(t, "refused", func() bool { return lines(p, "Unknown directive 'nonsense'") > 0 })
 			if got := question(p.Addr, "a.example."); got != "192.0.2.3" {
 				t.Errorf("with a broken Corefile the answer is %s", got)
 			}
 			p.Configure(t, text("192.0.2.4"))
 			p.Signal(t, syscall.SIGUSR1)
-			within(t, "mended", answersWith(p.Addr, "a.example.", "192.0.2.4"))
+			kit.Eventually(t, "mended", answersWith(p.Addr, "a.example.", "192.0.2.4"))
 		})
 	}
 }
@@ -396,10 +385,10 @@ func TestReloadWhileStarting(t *testing.T) {
 		return ".:PORT {\n    bind 127.0.0.1\n    template IN A {\n        answer \"{{ .Name }} 1 IN A " + address + "\"\n    }\n    kubernetes cluster.local {\n        endpoint http://127.0.0.1:1\n    }\n}\n"
 	}
 	p := daemon.Launch(t, daemon.Program(t, "clusterdns"), text("192.0.2.1"))
-	within(t, "starting", func() bool { return lines(p, "waiting up to 5s for the first sync") > 0 })
+	kit.Eventually(t, "starting", func() bool { return lines(p, "waiting up to 5s for the first sync") > 0 })
 	p.Configure(t, text("192.0.2.2"))
 	p.Signal(t, syscall.SIGUSR1)
-	within(t, "reloaded", func() bool { return lines(p, "Reloading complete") > 0 })
+	kit.Eventually(t, "reloaded", func() bool { return lines(p, "Reloading complete") > 0 })
 	if got := question(p.Addr, "a.example."); got != "192.0.2.2" {
 		t.Errorf("answer %s", got)
 	}
@@ -417,12 +406,12 @@ func TestNodecacheImport(t *testing.T) {
 	for i := range 3 {
 		address := fmt.Sprintf("192.0.2.%d", 10+i)
 		kit.Write(t, imported, text(address))
-		within(t, "reloaded", answersWith(p.Addr, "a.example.", address))
+		kit.Eventually(t, "reloaded", answersWith(p.Addr, "a.example.", address))
 	}
 	kit.Write(t, filepath.Join(filepath.Dir(imported), "b.server"), fmt.Sprintf("b.example:%d {\n bind 127.0.0.1\n %s}\n", p.Port, text("192.0.2.99")))
-	within(t, "another file", answersWith(p.Addr, "a.b.example.", "192.0.2.99"))
+	kit.Eventually(t, "another file", answersWith(p.Addr, "a.b.example.", "192.0.2.99"))
 	kit.Write(t, imported, "forward . __PILLAR__CLUSTER__DNS__\n")
-	within(t, "a variable there is refused", func() bool { return lines(p, imported+":1 - __PILLAR__CLUSTER__DNS__ is in an imported file") == 1 })
+	kit.Eventually(t, "a variable there is refused", func() bool { return lines(p, imported+":1 - __PILLAR__CLUSTER__DNS__ is in an imported file") == 1 })
 	if got := question(p.Addr, "c.example."); got != "192.0.2.12" {
 		t.Errorf("with a variable in the imported file the answer is %s", got)
 	}
@@ -437,19 +426,19 @@ func TestNodecacheOverlap(t *testing.T) {
 		return strings.Contains(get(t, "http://"+metrics+"/metrics"), "coredns_nodecache_setup_errors_total")
 	}
 	old := daemon.Start(t, path, corefile, "-metrics-listen-address", metrics)
-	within(t, "metrics of the old instance", there)
+	kit.Eventually(t, "metrics of the old instance", there)
 	young := daemon.Start(t, path, corefile, "-metrics-listen-address", metrics)
 	old.Stop(t)
-	within(t, "metrics of the new instance", there)
+	kit.Eventually(t, "metrics of the new instance", there)
 	if strings.Contains(young.Output(), "ERROR") {
 		t.Errorf("output %s", young.Output())
 	}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	kit.Must(t, err)
 	third := daemon.Start(t, path, corefile, "-metrics-listen-address", taken.Addr().String(), "-syncinterval", "1s")
-	within(t, "the port is taken", func() bool { return lines(third, "Metrics are not served on -metrics-listen-address") == 1 })
+	kit.Eventually(t, "the port is taken", func() bool { return lines(third, "Metrics are not served on -metrics-listen-address") == 1 })
 	kit.Must(t, taken.Close())
-	within(t, "the port is free again", func() bool {
+	kit.Eventually(t, "the port is free again", func() bool {
 		return strings.Contains(get(t, "http://"+taken.Addr().String()+"/metrics"), "coredns_nodecache_setup_errors_total")
 	})
 }

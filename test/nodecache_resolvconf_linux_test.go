@@ -11,11 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // namespaceVariable holds the folder of the programs in a test that runs in its own network namespace.
@@ -35,7 +34,7 @@ func inNamespace(t *testing.T, addresses ...string) (nodecache string) {
 			}
 		}
 		// An IPv6 address cannot be bound to for a moment after it was added.
-		within(t, "no tentative address", func() bool {
+		kit.Eventually(t, "no tentative address", func() bool {
 			out, err := exec.Command("ip", "-6", "-o", "address", "show", "dev", "lo", "tentative").Output()
 			return err == nil && len(out) == 0
 		})
@@ -143,24 +142,24 @@ func TestNodecacheResolvConf(t *testing.T) {
 	change(many...)
 	corefile := ".:PORT {\n    bind 127.0.0.1\n    forward . " + conf + "\n    errors\n}\n"
 	p := daemon.Start(t, path, corefile, "-syncinterval", "1h")
-	within(t, "over TCP", gives(p, "10.99.0.1/tcp"))
+	kit.Eventually(t, "over TCP", gives(p, "10.99.0.1/tcp"))
 	if got := lines(p, conf+" has 16 usable nameservers: the last 1 are not used"); got != 1 {
 		t.Errorf("%d lines name the file with 16 nameservers", got)
 	}
 	change("10.99.0.2")
-	within(t, "to another server, which takes UDP only", gives(p, "10.99.0.2/udp"))
+	kit.Eventually(t, "to another server, which takes UDP only", gives(p, "10.99.0.2/udp"))
 	change("fd99::1")
-	within(t, "to one of the other family", gives(p, "fd99::1/tcp"))
+	kit.Eventually(t, "to one of the other family", gives(p, "fd99::1/tcp"))
 	change("127.0.0.53")
-	within(t, "only the node itself is refused", func() bool { return lines(p, "names only 127.0.0.53, which would loop back to this node") == 1 })
+	kit.Eventually(t, "only the node itself is refused", func() bool { return lines(p, "names only 127.0.0.53, which would loop back to this node") == 1 })
 	if got := textOf(p.Addr, "a.example."); got != "fd99::1/tcp" {
 		t.Errorf("with a useless resolv.conf the answer is %s", got)
 	}
 	change("10.99.0.1")
-	within(t, "mended", gives(p, "10.99.0.1/tcp"))
+	kit.Eventually(t, "mended", gives(p, "10.99.0.1/tcp"))
 
 	p.Configure(t, strings.Replace(corefile, "errors", "errors nonsense", 1))
-	within(t, "the line is that of the file, not the one after two more", func() bool { return lines(p, p.Corefile+":4 - ") == 1 })
+	kit.Eventually(t, "the line is that of the file, not the one after two more", func() bool { return lines(p, p.Corefile+":4 - ") == 1 })
 	if got := lines(p, "Restart failed"); got != 0 {
 		t.Errorf("%d lines of caddy beside", got)
 	}
@@ -183,7 +182,7 @@ func TestNodecacheUnusableResolvConf(t *testing.T) {
 			".:1053 {\n    bind " + all + "\n    forward . " + conf + " {\n        max_fails 1\n    }\n}\n"
 		p := daemon.Launch(t, path, corefile, "-localip", "169.254.20.10,fd00::10", "-dns.port", "1053", "-setupinterface=false", "-setupiptables=false", "-syncinterval", "1h")
 		for _, local := range []string{"169.254.20.10:1053", "[fd00::10]:1053"} {
-			within(t, "the cluster's zone", func() bool { return textOf(local, "a.cluster.local.") == "10.96.0.11/udp" })
+			kit.Eventually(t, "the cluster's zone", func() bool { return textOf(local, "a.cluster.local.") == "10.96.0.11/udp" })
 			if got := textOf(local, "a.example."); got != "SERVFAIL" {
 				t.Errorf("without a server the answer is %s", got)
 			}
@@ -193,10 +192,10 @@ func TestNodecacheUnusableResolvConf(t *testing.T) {
 		}
 		kit.Write(t, conf, "nameserver 10.99.0.1\n")
 		for _, local := range []string{"169.254.20.10:1053", "[fd00::10]:1053"} {
-			within(t, "mended", func() bool { return textOf(local, "b.example.") == "10.99.0.1/tcp" })
+			kit.Eventually(t, "mended", func() bool { return textOf(local, "b.example.") == "10.99.0.1/tcp" })
 		}
 		kit.Write(t, conf, "nameserver 127.0.0.53\n")
-		within(t, "useless again", func() bool { return lines(p, "Not reloaded, the previous configuration stays in use: ") == 1 })
+		kit.Eventually(t, "useless again", func() bool { return lines(p, "Not reloaded, the previous configuration stays in use: ") == 1 })
 		if got := textOf("169.254.20.10:1053", "c.example."); got != "10.99.0.1/tcp" {
 			t.Errorf("with a useless resolv.conf the answer is %s", got)
 		}
@@ -233,7 +232,7 @@ func TestNodecacheStock(t *testing.T) {
 			"a.example.":                   "10.99.0.1/tcp",
 			"a.corp.example.":              "10.99.0.2/udp",
 		} {
-			within(t, name+" at "+local, func() bool { return textOf(local, name) == want })
+			kit.Eventually(t, name+" at "+local, func() bool { return textOf(local, name) == want })
 		}
 	}
 	for url, want := range map[string]string{
@@ -246,7 +245,7 @@ func TestNodecacheStock(t *testing.T) {
 		}
 	}
 	kubeDNS.swap(t, map[string]string{"upstreamNameservers": `["10.99.0.2"]`})
-	within(t, "the ConfigMap's upstream", func() bool { return textOf("169.254.20.10:53", "b.example.") == "10.99.0.2/udp" })
+	kit.Eventually(t, "the ConfigMap's upstream", func() bool { return textOf("169.254.20.10:53", "b.example.") == "10.99.0.2/udp" })
 	if got := lines(p, "ERROR"); got != 0 {
 		t.Errorf("%d errors in the log", got)
 	}

@@ -12,12 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // failingUpstream is an upstream whose names in example. have the TTL 300, those in brief.example. the TTL 5, and those in gone.example. do
@@ -139,8 +138,7 @@ func (b *snapshotBed) warm(t *testing.T) {
 
 func (b *snapshotBed) query(t *testing.T, name, network string) *dns.Msg {
 	t.Helper()
-	c := dns.Client{Net: network, Timeout: 10 * time.Second}
-	m, _, err := c.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA).SetEdns0(1232, false), b.address)
+	m, err := kit.Exchange(network, b.address, new(dns.Msg).SetQuestion(name, dns.TypeA).SetEdns0(1232, false))
 	kit.Must(t, err)
 	return m
 }
@@ -148,28 +146,19 @@ func (b *snapshotBed) query(t *testing.T, name, network string) *dns.Msg {
 // awaitWrite waits until the program has written the present answers.
 func (b *snapshotBed) awaitWrite(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	kit.Eventually(t, "the snapshot is written", func() bool {
 		written := daemon.Scrape(t, http.DefaultClient, b.metrics).Sum("nearside_cache_snapshot_written_timestamp_seconds", "file", b.file)
-		if written > float64(b.received.UnixNano())/1e9 {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not written; last at %v", written)
-		}
-	}
+		return written > float64(b.received.UnixNano())/1e9
+	})
 }
 
 // awaitReplaced queries a restored name until the upstream's answer has replaced it.
 func (b *snapshotBed) awaitReplaced(t *testing.T, name string) {
 	t.Helper()
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if opt := b.query(t, name, "udp").IsEdns0(); opt != nil && len(opt.Option) == 0 {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the restored answer for %s is not replaced", name)
-		}
-	}
+	kit.Within(t, time.Minute, "the restored answer for "+name+" is replaced", func() bool {
+		opt := b.query(t, name, "udp").IsEdns0()
+		return opt != nil && len(opt.Option) == 0
+	})
 }
 
 // stopUpstream stops the upstream: its queries are refused by the kernel.

@@ -12,14 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -30,11 +29,7 @@ func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
 // ask returns the reply to a question in a form that can be compared.
 func ask(t *testing.T, address, name string, qtype uint16) string {
 	t.Helper()
-	m := new(dns.Msg).SetQuestion(name, qtype)
-	reply, err := dns.Exchange(m, address)
-	if err != nil {
-		t.Fatalf("%s %s: %v", name, dns.TypeToString[qtype], err)
-	}
+	reply := kit.Ask(t, "udp", address, name, qtype)
 	lines := []string{dns.RcodeToString[reply.Rcode]}
 	for _, rr := range reply.Answer {
 		rr.Header().Ttl = 0
@@ -46,23 +41,18 @@ func ask(t *testing.T, address, name string, qtype uint16) string {
 // waitFor waits until the reply contains a text.
 func waitFor(t *testing.T, address, name, want string) {
 	t.Helper()
-	got := ""
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if got = ask(t, address, name, dns.TypeA); strings.Contains(got, want) {
-			return
+	kit.Succeeds(t, kit.Patience, name, func() error {
+		if got := ask(t, address, name, dns.TypeA); !strings.Contains(got, want) {
+			return fmt.Errorf("%q, want %q", got, want)
 		}
-	}
-	t.Fatalf("%s: %q, want %q", name, got, want)
+		return nil
+	})
 }
 
 // waitForLog waits until a program has logged a text.
 func waitForLog(t *testing.T, p *daemon.Process, want string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !strings.Contains(p.Output(), want); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not logged: %q in %s", want, p.Output())
-		}
-	}
+	kit.Eventually(t, "a log line with "+want, func() bool { return strings.Contains(p.Output(), want) })
 }
 
 func service(name, ip string) *corev1.Service {

@@ -13,12 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const (
@@ -50,7 +49,7 @@ func start(t *testing.T, corefile string, args ...string) (p *daemon.Process, ad
 	own := "alive.invalid:PORT {\n    whoami\n}\n" // which Start waits for
 	p = daemon.Start(t, daemon.Program(t, "nodecache"), own+strings.ReplaceAll(corefile, "PORT", port), append(args, "-dns.port", port)...)
 	address = net.JoinHostPort("127.0.0.1", port)
-	wait(t, "the blocks answer", func() bool {
+	kit.Eventually(t, "the blocks answer", func() bool {
 		_, err := exchange("tcp", address, new(dns.Msg).SetQuestion("alive.invalid.", dns.TypeA))
 		return err == nil
 	})
@@ -75,7 +74,7 @@ func startCoreDNS(t *testing.T, address, corefile string) {
 			t.Logf("output of coredns:\n%s", output.String())
 		}
 	})
-	wait(t, "CoreDNS answers", func() bool {
+	kit.Eventually(t, "CoreDNS answers", func() bool {
 		_, err := exchange("tcp", address, new(dns.Msg).SetQuestion("alive.invalid.", dns.TypeA))
 		return err == nil
 	})
@@ -86,14 +85,4 @@ func exchange(network, address string, m *dns.Msg) (*dns.Msg, error) {
 	c := dns.Client{Net: network, Timeout: maxWait / 2, UDPSize: dns.MaxMsgSize}
 	reply, _, err := c.Exchange(m, address)
 	return reply, err
-}
-
-// wait waits until a condition is true, and fails the test after maxWait.
-func wait(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(maxWait); !condition(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", maxWait, what)
-		}
-	}
 }

@@ -13,9 +13,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // Numbers in messages, RFC 1035 section 4.1 and RFC 6891 section 6.1.

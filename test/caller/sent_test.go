@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // Data of the option for a node, and for a node with its zone.
@@ -244,7 +246,7 @@ func TestUpstreamWithoutEDNS(t *testing.T) {
 						t.Errorf("query %d: upstream received %+v, want %d queries", i, got, want)
 					}
 					if i == 0 && args != nil {
-						wait(t, "nodecache has found out that the option is refused", func() bool { return strings.Contains(p.Output(), learned) })
+						kit.Eventually(t, "nodecache has found out that the option is refused", func() bool { return strings.Contains(p.Output(), learned) })
 					}
 				}
 				reply, err := exchange("udp", address, new(dns.Msg).SetQuestion("b.cluster.local.", dns.TypeA).SetEdns0(1232, false))

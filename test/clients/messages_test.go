@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/netns"
 )
 

@@ -3,18 +3,18 @@
 package clients
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/dnssec/keyfile"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -127,15 +127,13 @@ func corefile(t *testing.T, text string) string {
 // await waits until a server has the records of the cluster.
 func await(t *testing.T, n *netns.Namespace, address string) {
 	t.Helper()
-	for end := time.Now().Add(maxWait); ; time.Sleep(20 * time.Millisecond) {
+	kit.Succeeds(t, maxWait, address+" answers", func() error {
 		out, err := n.Try("dig", "@"+address, "+time=1", "+tries=1", "+short", "web"+inServices)
-		if err == nil && strings.TrimSpace(out) == webIPv4 {
-			return
+		if err == nil && strings.TrimSpace(out) != webIPv4 {
+			return errors.New(out)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%s does not answer: %v: %s", address, err, out)
-		}
-	}
+		return err
+	})
 }
 
 // resolvConf makes a server the resolver of the programs that are started afterwards.

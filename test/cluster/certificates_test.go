@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // authority signs the certificates of one cluster and writes them to files.

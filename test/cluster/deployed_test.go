@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	_ "embed"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // root is the folder of the module.

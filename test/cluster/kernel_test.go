@@ -14,9 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // component is the overlay kube-proxy with a component, in a folder of the test.

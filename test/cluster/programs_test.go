@@ -15,12 +15,12 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	_ "embed"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const (

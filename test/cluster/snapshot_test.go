@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // testSnapshot kills the processes of clusterdns while the API server hangs. The kubelet starts them again in their pods, where they

@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -82,7 +83,7 @@ func (n *kernelNode) start(t testing.TB, path, corefile string, args ...string) 
 	}
 	for i, a := range kernelAddresses {
 		address := net.JoinHostPort(a.String(), strconv.Itoa(p.Port))
-		eventually(t, "answer at "+address, func() bool { return n.answers(i, address) })
+		kit.Eventually(t, "answer at "+address, func() bool { return n.answers(i, address) })
 	}
 	return p
 }
@@ -116,7 +117,7 @@ func dialFrom(n *netns.Namespace, network, address string) (c net.Conn, err erro
 func (p *program) awaitKernel(t testing.TB) bool {
 	t.Helper()
 	const refused = "The kernel answers no queries: "
-	eventually(t, "interfaces with the program", func() bool {
+	kit.Eventually(t, "interfaces with the program", func() bool {
 		return strings.Contains(p.Output(), refused) || p.samples(t).Sum("nearside_kernel_interfaces", "state", "attached") >= 1+netns.Pods
 	})
 	_, reason, found := strings.Cut(p.Output(), refused)

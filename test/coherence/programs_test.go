@@ -19,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/netns"
 )
@@ -104,7 +105,7 @@ func launch(t testing.TB, path, corefile string, start func(t testing.TB, path, 
 func startAccepting(t testing.TB, path, corefile string, args ...string) *daemon.Process {
 	t.Helper()
 	p := daemon.Launch(t, path, corefile, args...)
-	eventually(t, "session", func() bool { return acceptsSession(p.Addr) })
+	kit.Eventually(t, "session", func() bool { return acceptsSession(p.Addr) })
 	return p
 }
 
@@ -142,7 +143,7 @@ func (p *program) reload(t testing.TB, replacements ...string) {
 	p.Configure(t, strings.NewReplacer(replacements...).Replace(p.corefile))
 	before := strings.Count(p.Output(), line)
 	p.Signal(t, syscall.SIGUSR1)
-	eventually(t, "reload", func() bool { return strings.Count(p.Output(), line) > before })
+	kit.Eventually(t, "reload", func() bool { return strings.Count(p.Output(), line) > before })
 }
 
 // kill ends the program with SIGKILL.
@@ -151,15 +152,6 @@ func (p *program) kill(t testing.TB) {
 	p.Signal(t, syscall.SIGKILL)
 	if _, err := p.Wait(maxWait); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(maxWait); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", maxWait, what)
-		}
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/netns"
 )
 

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestMemo checks that equal answers have equal numbers whatever their TTL and serial is, that the TTL has a limit, and that

@@ -8,13 +8,12 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
-
-	"github.com/nearside-dns/nearside/test/kit"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // The names of the files in the folder of a control plane.
@@ -272,11 +271,7 @@ func (c *ControlPlane) LaunchAPIServer() (err error) {
 func (c *ControlPlane) FreezeAPIServer() {
 	c.t.Helper()
 	kit.Must(c.t, c.apiServer.signal(syscall.SIGSTOP))
-	for end := time.Now().Add(killTimeout); !c.apiServer.stopped(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			c.t.Fatalf("the API server is not stopped %v after SIGSTOP", killTimeout)
-		}
-	}
+	kit.Within(c.t, killTimeout, "the API server stops after SIGSTOP", c.apiServer.stopped)
 }
 
 // ThawAPIServer continues a frozen API server with SIGCONT. It does not wait until the API server is ready.

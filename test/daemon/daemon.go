@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // Range of FreePort: below the ephemeral ports, so that no client's socket has the port when a program binds it.

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -191,7 +190,7 @@ func TestRights(t *testing.T) {
 		}
 		api := cluster(t)
 		daemon.Start(t, daemon.Program(t, name), onLoopback(t, corefile, api.URL(), upstream(t, "192.0.2.80")))
-		await(t, "the requests need exactly the permissions", func() error {
+		kit.Succeeds(t, deadline, "the requests need exactly the permissions", func() error {
 			if got := asked(api); !slices.Equal(got, want) {
 				return fmt.Errorf("it asks for %q, and has %q", got, want)
 			}
@@ -218,7 +217,7 @@ func TestAccounts(t *testing.T) {
 	s := newServer(t)
 	s.run(t, "apply", "-k", deployed+"/overlays/kube-proxy")
 	const ofClusterDNS, ofNodecache = "system:serviceaccount:kube-system:clusterdns", "system:serviceaccount:kube-system:nodecache"
-	await(t, "the permissions are granted", func() error {
+	kit.Succeeds(t, deadline, "the permissions are granted", func() error {
 		if !may(t, s.Client(), ofClusterDNS, "list", "", "services") {
 			return fmt.Errorf("%s may not list services", ofClusterDNS)
 		}

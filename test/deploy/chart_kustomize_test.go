@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // ofHelm are the labels and annotations with the release of an object, and with Helm's instructions for it.

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -169,7 +170,7 @@ func TestCiliumUpdateAndHangLoseNoQueries(t *testing.T) {
 			n.awaitProbe(t, n.container.StartupProbe)
 		}
 		go r.probeAsKubelet(t, n)
-		await(t, "ready", func() error {
+		kit.Succeeds(t, deadline, "ready", func() error {
 			if !r.isReady(n) {
 				return fmt.Errorf("not ready:\n%s", p.Output())
 			}

@@ -12,12 +12,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // metricsOf returns the address of the metrics in a Corefile.
@@ -34,7 +33,7 @@ func metricsOf(t *testing.T, corefile string) string {
 func awaitMetric(t *testing.T, corefile, metric string, minimum float64) {
 	t.Helper()
 	address := metricsOf(t, corefile)
-	await(t, metric, func() error {
+	kit.Succeeds(t, deadline, metric, func() error {
 		if got := daemon.Scrape(t, http.DefaultClient, address).Sum(metric); got < minimum {
 			return fmt.Errorf("%g, want %g", got, minimum)
 		}
@@ -95,7 +94,7 @@ func TestDeployedCoherent(t *testing.T) {
 	awaitMetric(t, node, "nearside_cache_invalidated_total", 1)
 	awaitAnswer(t, nodecache.Addr, name, "A 10.96.12.35")
 
-	await(t, "nodecache doctor", func() error { // a busy machine may delay a heartbeat
+	kit.Succeeds(t, deadline, "nodecache doctor", func() error { // a busy machine may delay a heartbeat
 		got, err := coherenceLines(t, nodecache.Corefile, metricsOf(t, server))
 		for check, want := range map[string]string{"coherence " + clusterdns.Addr: "ok: ", "coherence of cluster DNS": "ok: live, "} {
 			if err == nil && !strings.HasPrefix(got[check], want) {

@@ -20,25 +20,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
 // deadline bounds the wait for a state.
 const deadline = 60 * time.Second
-
-// await waits until a function returns "", and fails the test with its last result.
-func await(t *testing.T, what string, look func() error) {
-	t.Helper()
-	for end := time.Now().Add(deadline); ; time.Sleep(50 * time.Millisecond) {
-		err := look()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
-}
 
 func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
 
@@ -129,7 +116,7 @@ func exchange(conn net.Conn, question string) (reply string, err error) {
 // awaitAnswer waits for the answer to a question.
 func awaitAnswer(t *testing.T, server, question, want string) {
 	t.Helper()
-	await(t, question, func() error {
+	kit.Succeeds(t, deadline, question, func() error {
 		got, err := answer(server, question)
 		if err == nil && got != want {
 			err = fmt.Errorf("got %s, want %s", got, want)

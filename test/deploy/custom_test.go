@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestCustomFiles changes the files that the deployed Corefiles import while the programs run: no file, files, a changed
@@ -38,7 +37,7 @@ func TestCustomFiles(t *testing.T) {
 			reloaded := func() {
 				t.Helper()
 				reloads++
-				await(t, "the end of the reload", func() error {
+				kit.Succeeds(t, deadline, "the end of the reload", func() error {
 					if n := strings.Count(p.Output(), "Reloading complete"); n < reloads {
 						return fmt.Errorf("%d reloads, want %d", n, reloads)
 					}
@@ -56,7 +55,7 @@ func TestCustomFiles(t *testing.T) {
 			awaitAnswer(t, p.Addr, "registry.example.com A", "A 192.0.2.11")
 			reloaded()
 			write("b.override", "nonsense\n")
-			await(t, "the invalid file is refused", func() error {
+			kit.Succeeds(t, deadline, "the invalid file is refused", func() error {
 				if !strings.Contains(p.Output(), "nonsense") {
 					return fmt.Errorf("log %s", p.Output())
 				}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -44,7 +45,7 @@ func (n *node) kernelMetrics(t *testing.T) daemon.Samples {
 func (n *node) awaitInterfaces(t *testing.T, state string) {
 	t.Helper()
 	const interfaces = netns.Pods + 1 // those of the pods, and lo; not that of the default route, whose peer is in another namespace
-	await(t, "interfaces in state "+state, func() error {
+	kit.Succeeds(t, deadline, "interfaces in state "+state, func() error {
 		if got := n.kernelMetrics(t).Sum("nearside_kernel_interfaces", "state", state); got != interfaces {
 			return fmt.Errorf("%g of %d", got, interfaces)
 		}
@@ -65,7 +66,7 @@ func (n *node) awaitKernel(t *testing.T) {
 func (n *node) awaitKernelAnswer(t *testing.T, address netip.Addr, question, want string) {
 	t.Helper()
 	before := n.kernelMetrics(t).Sum("nearside_kernel_answered_total")
-	await(t, fmt.Sprintf("%s from %s in the kernel", question, address), func() error {
+	kit.Succeeds(t, deadline, fmt.Sprintf("%s from %s in the kernel", question, address), func() error {
 		got, err := n.ask("udp", address, question)
 		if err == nil && got != want {
 			err = fmt.Errorf("got %s, want %s", got, want)
@@ -101,7 +102,7 @@ func TestKernelWithoutCapability(t *testing.T) {
 	template := find[*corev1.ConfigMap](t, with, "ConfigMap nodecache").Data["Corefile.base"]
 	verify := func(t *testing.T, n *node, p *netns.Process) {
 		t.Helper()
-		await(t, "the reason", func() error {
+		kit.Succeeds(t, deadline, "the reason", func() error {
 			if got := strings.Count(p.Output(), reason); got != 1 {
 				return fmt.Errorf("%d lines with the reason in\n%s", got, p.Output())
 			}

@@ -15,14 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/netns"
 )
@@ -160,7 +159,7 @@ func (n *node) awaitService(t *testing.T) {
 	for _, address := range n.addresses(t) {
 		for _, network := range []string{"udp", "tcp"} {
 			for name, want := range map[string]string{questionFor + strings.TrimSuffix(zone, ":") + ".": ofCluster, "www.example.com.": ofResolver} {
-				await(t, fmt.Sprintf("%s from %s over %s", name, address, network), func() error {
+				kit.Succeeds(t, deadline, fmt.Sprintf("%s from %s over %s", name, address, network), func() error {
 					got, err := n.ask(network, address, name+" A")
 					if err == nil && got != "A "+want {
 						err = fmt.Errorf("got %s, want %s", got, want)
@@ -199,7 +198,7 @@ func (n *node) awaitProbe(t *testing.T, probe *corev1.Probe) {
 		host = n.bed.Node.IPv4.String()
 	}
 	url := fmt.Sprintf("http://%s%s", net.JoinHostPort(host, get.Port.String()), get.Path)
-	await(t, url, func() error {
+	kit.Succeeds(t, deadline, url, func() error {
 		r, err := n.bed.Node.Client().Get(url)
 		if err != nil {
 			return err
@@ -255,7 +254,7 @@ func TestSurge(t *testing.T) {
 	first := n.start(t)
 	n.awaitService(t)
 	second := n.start(t)
-	await(t, "the second answers itself", func() error {
+	kit.Succeeds(t, deadline, "the second answers itself", func() error {
 		if strings.Count(second.Output(), "acquired: this server answers") < len(n.addresses(t)) {
 			return fmt.Errorf("it says\n%s", second.Output())
 		}
@@ -299,7 +298,7 @@ func end(t *testing.T, p *netns.Process) {
 // awaitTraffic waits until nodecache receives the queries of the node.
 func (n *node) awaitTraffic(t *testing.T, p *netns.Process) {
 	t.Helper()
-	await(t, "nodecache receives the traffic", func() error {
+	kit.Succeeds(t, deadline, "nodecache receives the traffic", func() error {
 		if strings.Count(p.Output(), "acquired: this server answers") < len(n.addresses(t)) {
 			return fmt.Errorf("it says\n%s", p.Output())
 		}
@@ -314,7 +313,7 @@ func TestReplaceNodeLocalDNS(t *testing.T) {
 	predecessor := n.startPredecessor(t)
 	n.awaitService(t)
 	p := n.start(t)
-	await(t, "nodecache answers beside it", func() error {
+	kit.Succeeds(t, deadline, "nodecache answers beside it", func() error {
 		if !strings.Contains(p.Output(), "nodecache-") {
 			return fmt.Errorf("it says\n%s", p.Output())
 		}
@@ -386,7 +385,7 @@ func (n *node) readinessFollows(t *testing.T) {
 	n.bed.Node.Run(t, "nft", "add table inet firewall; add chain inet firewall input { type filter hook input priority 0; }; add rule inet firewall input ip daddr 169.254.20.10 udp dport 53 drop")
 	get := n.container.ReadinessProbe.HTTPGet
 	url := fmt.Sprintf("http://%s%s", net.JoinHostPort(get.Host, get.Port.String()), get.Path)
-	await(t, "not ready", func() error {
+	kit.Succeeds(t, deadline, "not ready", func() error {
 		r, err := n.bed.Node.Client().Get(url)
 		if err != nil {
 			return err

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // These types have the fields of Calico's and Cilium's policies that the tests read. An unknown field is an error.

@@ -14,6 +14,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/reuseport"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestPortsInUse starts the programs while another process has one of their ports. One with SO_REUSEPORT, as CoreDNS has it,
@@ -56,12 +57,12 @@ func TestPortsInUse(t *testing.T) {
 						t.Errorf("exit code %d, %v", code, err)
 					}
 				} else {
-					await(t, "an answer", func() error {
+					kit.Succeeds(t, deadline, "an answer", func() error {
 						_, err := answer(p.Addr, "www.example.com A")
 						return err
 					})
 				}
-				await(t, "the output", func() error {
+				kit.Succeeds(t, deadline, "the output", func() error {
 					if want := at.Replace(tc.want); !strings.Contains(p.Output(), want) {
 						return fmt.Errorf("%q, want %q", p.Output(), want)
 					}
@@ -122,7 +123,7 @@ func TestSecondServer(t *testing.T) {
 				logged := strings.Count(p.Output(), want)
 				p.Configure(t, server(strconv.Itoa(port), own))
 				p.Signal(t, syscall.SIGUSR1)
-				await(t, "the reload", func() error {
+				kit.Succeeds(t, deadline, "the reload", func() error {
 					if strings.Count(p.Output(), want) == logged {
 						return fmt.Errorf("no %q in %q", want, p.Output())
 					}
@@ -139,7 +140,7 @@ func TestSecondServer(t *testing.T) {
 				t.Errorf("after a refused reload: %v, %q", err, first.Output())
 			}
 			shared := daemon.Launch(t, program, server(strconv.Itoa(first.Port), own), "-reuseport")
-			await(t, "the start with -reuseport", func() error {
+			kit.Succeeds(t, deadline, "the start with -reuseport", func() error {
 				if !strings.Contains(shared.Output(), "CoreDNS-") {
 					return errors.New(shared.Output())
 				}

@@ -10,13 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // dnsServer serves both protocols on one port, until it is stopped.
@@ -89,7 +88,7 @@ func (p probed) probe(t *testing.T) (int, string) {
 // awaitExit waits until the command ends with a code.
 func (p probed) awaitExit(t *testing.T, want int) {
 	t.Helper()
-	await(t, "exit code "+strconv.Itoa(want), func() error {
+	kit.Succeeds(t, deadline, "exit code "+strconv.Itoa(want), func() error {
 		if code, output := p.probe(t); code != want {
 			return fmt.Errorf("exit code %d: %s", code, output)
 		}
@@ -109,7 +108,7 @@ func TestProbeWithoutAddresses(t *testing.T) {
 				p := startProbed(t, all, behind.at)
 				p.awaitExit(t, 0)
 				behind.stop()
-				await(t, "the answer has expired", func() error {
+				kit.Succeeds(t, deadline, "the answer has expired", func() error {
 					if code, output := p.probe(t); code != 0 {
 						return fmt.Errorf("not ready, with the answer in its cache: exit code %d: %s", code, output)
 					}

@@ -11,13 +11,12 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/netns"
 )
@@ -116,7 +115,7 @@ func TestSnapshotVolume(t *testing.T) {
 func verifySnapshot(t *testing.T, p *daemon.Process, path, corefile, folder string, api *kubeapi.Server) {
 	t.Helper()
 	records := filepath.Join(folder, "records")
-	await(t, "the snapshot", func() error { _, err := os.Stat(records); return err })
+	kit.Succeeds(t, deadline, "the snapshot", func() error { _, err := os.Stat(records); return err })
 	p.Signal(t, syscall.SIGKILL)
 	if _, err := p.Wait(deadline); err != nil {
 		t.Fatal(err)
@@ -133,7 +132,7 @@ func verifySnapshot(t *testing.T, p *daemon.Process, path, corefile, folder stri
 // awaitOutput waits until a process has logged a text.
 func awaitOutput(t *testing.T, p *daemon.Process, want string) {
 	t.Helper()
-	await(t, "the log", func() error {
+	kit.Succeeds(t, deadline, "the log", func() error {
 		if !strings.Contains(p.Output(), want) {
 			return fmt.Errorf("no %q in\n%s", want, p.Output())
 		}

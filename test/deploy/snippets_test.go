@@ -18,11 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const corefiles = deployed + "/corefiles"
@@ -146,7 +145,7 @@ func TestSnippets(t *testing.T) {
 					awaitAnswer(t, p.Addr, q.name, q.want)
 				}
 				if file == "log" { // the line is written after the answer
-					await(t, "the query in the log", func() error {
+					kit.Succeeds(t, deadline, "the query in the log", func() error {
 						if !strings.Contains(p.Output(), "www.corp.example.com") {
 							return errors.New(p.Output())
 						}

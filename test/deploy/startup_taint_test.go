@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // nodecacheOn returns a client with the token of a pod of nodecache on a node, as the kubelet gets it.
@@ -62,7 +61,7 @@ func TestStartupTaint(t *testing.T) {
 		return err
 	}
 	removal := replaced(`[{"key":"dedicated","effect":"NoSchedule"}]`)
-	await(t, "the policy and the rights have effect", func() error {
+	kit.Succeeds(t, deadline, "the policy and the rights have effect", func() error {
 		if err := patch("node-a", removal, ""); err != nil {
 			return err
 		}
@@ -117,7 +116,7 @@ func TestStartupTaint(t *testing.T) {
 func TestStartupTaintWithoutCluster(t *testing.T) {
 	p := daemon.Start(t, daemon.Program(t, "nodecache"), ".:PORT {\n    bind 127.0.0.1\n    forward . "+upstream(t, "192.0.2.80")+"\n}\n",
 		"-remove-taint", "nearside.dev/nodecache-not-ready", "-node-name", "node-a")
-	await(t, "the reason in the log", func() error {
+	kit.Succeeds(t, deadline, "the reason in the log", func() error {
 		if !strings.Contains(p.Output(), "Taint nearside.dev/nodecache-not-ready stays on node node-a: no API server to read") {
 			return fmt.Errorf("log %s", p.Output())
 		}

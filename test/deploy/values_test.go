@@ -8,12 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"go.yaml.in/yaml/v3"
 	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestLint runs helm lint on the chart.

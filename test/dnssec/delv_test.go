@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // delv runs BIND's delv, which validates itself with the key of a zone as the trust anchor, and returns its output.

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +20,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // account is the user of clusterdns; it has the permissions of README.md, and no more.
@@ -156,17 +155,8 @@ func get(t *testing.T, url string) (code int, text string) {
 // answering waits until clusterdns is ready and answers.
 func (c *cluster) answering(t *testing.T, within time.Duration) {
 	t.Helper()
-	eventually(t, within, "ready", func() bool { return c.ready(t) })
-	eventually(t, within, "an answer", func() bool { return c.rcode(t, "web.shop.svc.cluster.local") == "NOERROR" })
-}
-
-func eventually(t *testing.T, within time.Duration, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(within); !condition(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", within, what)
-		}
-	}
+	kit.Within(t, within, "ready", func() bool { return c.ready(t) })
+	kit.Within(t, within, "an answer", func() bool { return c.rcode(t, "web.shop.svc.cluster.local") == "NOERROR" })
 }
 
 func TestCluster(t *testing.T) {
@@ -239,20 +229,20 @@ func testUpdates(t *testing.T, c *cluster) {
 	is := func(want ...string) func() bool {
 		return func() bool { return slices.Equal(c.dig(t, "late.shop.svc.cluster.local"), want) }
 	}
-	eventually(t, 5*time.Second, "the new Service", is("10.244.0.77"))
+	kit.Within(t, 5*time.Second, "the new Service", is("10.244.0.77"))
 	late.Endpoints[0].Addresses = []string{"10.244.0.78"}
 	late.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Format(time.RFC3339Nano)}
 	if late, err = endpointSlices.Update(ctx, late, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Second, "the new address", is("10.244.0.78"))
+	kit.Within(t, 5*time.Second, "the new address", is("10.244.0.78"))
 	late.Annotations = nil
 	notReady := false
 	late.Endpoints[0].Conditions.Ready = &notReady
 	if _, err = endpointSlices.Update(ctx, late, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Second, "nothing ready", func() bool { return c.rcode(t, "late.shop.svc.cluster.local") == "NXDOMAIN" })
+	kit.Within(t, 5*time.Second, "nothing ready", func() bool { return c.rcode(t, "late.shop.svc.cluster.local") == "NXDOMAIN" })
 	kit.Must(t, c.client.CoreV1().Services(shop).Delete(ctx, "late", metav1.DeleteOptions{}))
 }
 
@@ -280,7 +270,7 @@ func testReload(t *testing.T, c *cluster) {
 	good := fmt.Sprintf(corefile, daemon.FreePort(t), daemon.FreePort(t), c.kubeconfig)
 	c.dns.Configure(t, strings.Replace(good, "ttl 1", "ttl 99999", 1))
 	c.dns.Signal(t, reloadSignal)
-	eventually(t, 10*time.Second, "the error", func() bool {
+	kit.Within(t, 10*time.Second, "the error", func() bool {
 		return strings.Contains(c.dns.Output(), `Corefile:9 - Error during parsing: invalid ttl "99999": want seconds, 0 to 3600`)
 	})
 	web := clusterIPs(t, c.client, "web")
@@ -290,7 +280,7 @@ func testReload(t *testing.T, c *cluster) {
 	c.KillAPIServer() // the last known state must survive a reload without the API server
 	c.dns.Configure(t, strings.Replace(good, "ttl 1", "ttl 7", 1))
 	c.dns.Signal(t, reloadSignal)
-	eventually(t, 10*time.Second, "the new ttl", func() bool {
+	kit.Within(t, 10*time.Second, "the new ttl", func() bool {
 		return strings.Contains(strings.Join(strings.Fields(c.digLong(t, "web.shop.svc.cluster.local")), " "), " 7 IN A "+web[0])
 	})
 	c.StartAPIServer()
@@ -303,7 +293,7 @@ func testBlindStart(t *testing.T, c *cluster) {
 	c.dns.Stop(t)
 	c.KillAPIServer()
 	c.run(t)
-	eventually(t, 30*time.Second, "an answer", func() bool { return c.rcode(t, "web.shop.svc.cluster.local") != "" })
+	kit.Within(t, 30*time.Second, "an answer", func() bool { return c.rcode(t, "web.shop.svc.cluster.local") != "" })
 	for _, name := range []string{"web.shop.svc.cluster.local", "nothere.shop.svc.cluster.local", "shop.svc.cluster.local"} {
 		if got := c.rcode(t, name); got != "SERVFAIL" {
 			t.Errorf("%s before the first reading: %s, want SERVFAIL", name, got)
@@ -313,7 +303,7 @@ func testBlindStart(t *testing.T, c *cluster) {
 		t.Error("ready before the first sync")
 	}
 	c.StartAPIServer()
-	eventually(t, 60*time.Second, "ready after the API server started", func() bool { return c.ready(t) })
+	kit.Within(t, 60*time.Second, "ready after the API server started", func() bool { return c.ready(t) })
 	if got, want := c.dig(t, "web.shop.svc.cluster.local"), clusterIPs(t, c.client, "web")[:1]; !slices.Equal(got, want) {
 		t.Errorf("after the API server came: %q, want %q", got, want)
 	}

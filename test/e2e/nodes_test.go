@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
 	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // nodesSettle bounds the wait for a change of nodes to arrive, backoff of the source included.
@@ -102,7 +101,7 @@ func (c *nodeCluster) node(name string) *index.Node { return c.ix.Node(index.New
 // becomes waits until a node is in a zone and, unless ip is empty, the address belongs to it.
 func (c *nodeCluster) becomes(t *testing.T, name, zone, ip string) {
 	t.Helper()
-	eventually(t, nodesSettle, fmt.Sprintf("node %s in zone %s with %q", name, zone, ip), func() bool {
+	kit.Within(t, nodesSettle, fmt.Sprintf("node %s in zone %s with %q", name, zone, ip), func() bool {
 		n := c.node(name)
 		if n == nil {
 			return false
@@ -134,7 +133,7 @@ func TestNodes(t *testing.T) {
 	for i := range 12 { // more than the limit of single reads
 		c.create(t, fmt.Sprintf("n%d", i), fmt.Sprintf("z%d", i%3), fmt.Sprintf("10.244.%d.0/24", i), fmt.Sprintf("fd00:10:244:%d::/64", i+1))
 	}
-	eventually(t, nodesSettle, "the resources that the account can read", func() bool {
+	kit.Within(t, nodesSettle, "the resources that the account can read", func() bool {
 		return c.synced(source.Services) && c.synced(source.EndpointSlices) && c.synced(source.Namespaces)
 	})
 	if c.synced(source.Nodes) || c.node("n0") != nil {
@@ -176,7 +175,7 @@ func TestNodes(t *testing.T) {
 
 	t.Run("a node goes", func(t *testing.T) {
 		c.remove(t, "n3")
-		eventually(t, nodesSettle, "no node n3", func() bool { return c.node("n3") == nil && c.at("10.244.3.1") == "" })
+		kit.Within(t, nodesSettle, "no node n3", func() bool { return c.node("n3") == nil && c.at("10.244.3.1") == "" })
 	})
 
 	t.Run("another node of the same name", func(t *testing.T) {

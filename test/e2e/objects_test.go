@@ -3,12 +3,12 @@ package e2e
 import (
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func pointer[T any](v T) *T { return &v }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/miekg/dns"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // reloadSignal makes the server read its Corefile again.
@@ -117,7 +119,7 @@ func testOutage(t *testing.T, c *cluster) {
 	})
 	time.Sleep(time.Second)
 	c.KillAPIServer()
-	eventually(t, 30*time.Second, "the loss of the API server in the log", func() bool {
+	kit.Within(t, 30*time.Second, "the loss of the API server in the log", func() bool {
 		return strings.Contains(c.dns.Output(), "answering from the last known state")
 	})
 	if !c.ready(t) {
@@ -130,7 +132,7 @@ func testOutage(t *testing.T, c *cluster) {
 	if _, err := c.client.DiscoveryV1().EndpointSlices("shop").Create(t.Context(), slice("after-1", "after", "10.244.0.99"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 60*time.Second, "a change after the outage", func() bool {
+	kit.Within(t, 60*time.Second, "a change after the outage", func() bool {
 		return slices.Equal(c.dig(t, "after.shop.svc.cluster.local"), []string{"10.244.0.99"})
 	})
 	c.KillAPIServer()

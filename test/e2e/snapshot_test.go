@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // testSnapshot kills clusterdns and starts it again while the API server is away: it answers from its snapshot, where CoreDNS answers
@@ -30,7 +29,7 @@ func testSnapshot(t *testing.T, c *cluster) {
 	c.dns.Stop(t)
 	with(snapshot)(t)
 	c.answering(t, 30*time.Second)
-	eventually(t, 30*time.Second, "the snapshot", func() bool { _, err := os.Stat(path); return err == nil })
+	kit.Within(t, 30*time.Second, "the snapshot", func() bool { _, err := os.Stat(path); return err == nil })
 	kill := func() {
 		t.Helper()
 		c.dns.Signal(t, syscall.SIGKILL)
@@ -45,7 +44,7 @@ func testSnapshot(t *testing.T, c *cluster) {
 	t.Run("CoreDNS", func(t *testing.T) {
 		text := fmt.Sprintf(corefile, daemon.FreePort(t), daemon.FreePort(t), c.kubeconfig)
 		coredns := &cluster{dns: daemon.Launch(t, controlplane.RequireBinary(t, "coredns"), text)}
-		eventually(t, 30*time.Second, "a reply", func() bool { return coredns.rcode(t, "web.shop.svc.cluster.local") != "" })
+		kit.Within(t, 30*time.Second, "a reply", func() bool { return coredns.rcode(t, "web.shop.svc.cluster.local") != "" })
 		if got := coredns.rcode(t, "web.shop.svc.cluster.local"); got != "SERVFAIL" {
 			t.Errorf("%s", got)
 		}
@@ -60,7 +59,7 @@ func testSnapshot(t *testing.T, c *cluster) {
 	}
 	t.Run("snapshot", func(t *testing.T) {
 		with(snapshot)(t)
-		eventually(t, 30*time.Second, "an answer", func() bool { return c.rcode(t, "web.shop.svc.cluster.local") == "NOERROR" })
+		kit.Within(t, 30*time.Second, "an answer", func() bool { return c.rcode(t, "web.shop.svc.cluster.local") == "NOERROR" })
 		for _, tc := range []struct{ name, want string }{
 			{"web.shop.svc.cluster.local A", " 5 IN A " + web[0]},
 			{"web.shop.svc.cluster.local AAAA", " 5 IN AAAA " + web[1]},
@@ -92,7 +91,7 @@ func testSnapshot(t *testing.T, c *cluster) {
 	t.Run("half of a snapshot", func(t *testing.T) {
 		kit.Must(t, os.WriteFile(path, whole[:len(whole)/2], 0o600))
 		with(snapshot)(t)
-		eventually(t, 30*time.Second, "a reply", func() bool { return c.rcode(t, "web.shop.svc.cluster.local") != "" })
+		kit.Within(t, 30*time.Second, "a reply", func() bool { return c.rcode(t, "web.shop.svc.cluster.local") != "" })
 		if got := c.rcode(t, "web.shop.svc.cluster.local"); got != "SERVFAIL" || !strings.Contains(c.dns.Output(), "refused: the checksum does not match") {
 			t.Errorf("%s, and the log\n%s", got, c.dns.Output())
 		}
@@ -101,12 +100,12 @@ func testSnapshot(t *testing.T, c *cluster) {
 	t.Run("the API server returns", func(t *testing.T) {
 		kit.Write(t, path, string(whole))
 		with(snapshot + "\n        snapshot_ready")(t)
-		eventually(t, 30*time.Second, "ready", func() bool { return c.ready(t) })
+		kit.Within(t, 30*time.Second, "ready", func() bool { return c.ready(t) })
 		if got := c.rcode(t, "web.shop.svc.cluster.local"); got != "NOERROR" {
 			t.Errorf("from the snapshot: %s", got)
 		}
 		c.StartAPIServer()
-		eventually(t, 60*time.Second, "the records of the API server", func() bool { return inUse("0") })
+		kit.Within(t, 60*time.Second, "the records of the API server", func() bool { return inUse("0") })
 		if got := answer(t, "web.shop.svc.cluster.local"); !strings.Contains(got, " 30 IN A "+web[0]) || strings.Contains(got, "EDE:") {
 			t.Errorf("from the API server: %s", got)
 		}

@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -24,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -166,10 +165,10 @@ func startPrograms(t *testing.T, api *kubeapi.Server, e example) *programs {
 	p := &programs{health: map[string]string{}, dns: map[string]*daemon.Process{}}
 	p.start(t, "clusterdns", clusterFile, api.Plane().Kubeconfig(), e.options, e.directives)
 	p.start(t, "nodecache", nodeFile, api.Plane().Kubeconfig(), resolv, p.dns["clusterdns"].Addr, e.forward, dead)
-	await(t, func() bool {
+	kit.Eventually(t, "clusterdns has read the cluster", func() bool {
 		return rcode(t, p.dns["clusterdns"].Addr, "web.shop.svc.cluster.local.") == dns.RcodeSuccess
 	})
-	await(t, func() bool {
+	kit.Eventually(t, "nodecache has read the cluster", func() bool {
 		return strings.Contains(p.explain(t, "nodecache explain a -client 10.244.1.7"), "search list: shop.svc.")
 	})
 	return p
@@ -213,7 +212,7 @@ var examples = []example{
 	{heading: "A denial in the cache of the node", options: "ttl 600", before: func(t *testing.T, p *programs, api *kubeapi.Server) {
 		ask(t, p.dns["nodecache"].Addr, "new.shop.svc.cluster.local.", dns.RcodeNameError)
 		kit.Must(t, api.Load(service("shop", "new", corev1.ServiceSpec{ClusterIP: "10.96.0.21"})))
-		await(t, func() bool {
+		kit.Eventually(t, "clusterdns has read the new Service", func() bool {
 			return rcode(t, p.dns["clusterdns"].Addr, "new.shop.svc.cluster.local.") == dns.RcodeSuccess
 		})
 	}},
@@ -232,18 +231,7 @@ func ask(t *testing.T, server, name string, want int) {
 
 func rcode(t *testing.T, server, name string) int {
 	t.Helper()
-	reply, err := dns.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), server)
-	kit.Must(t, err)
-	return reply.Rcode
-}
-
-func await(t *testing.T, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !condition(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not within 20 s")
-		}
-	}
+	return kit.Ask(t, "udp", server, name, dns.TypeA).Rcode
 }
 
 // section is the part of the page with the examples.

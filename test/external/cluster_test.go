@@ -7,8 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/nearside-dns/nearside/test/kit"
+	"time"
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/randomcluster"
 )
@@ -48,7 +48,7 @@ func (p *pair) await(t *testing.T, round int) {
 	}
 	for _, s := range []*server{&p.stock, &p.ours} {
 		for _, name := range names {
-			eventually(t, fmt.Sprintf("%s, %s shows marker %s of round %d", p.name, s.name, name, round), func() error {
+			kit.Succeeds(t, time.Minute, fmt.Sprintf("%s, %s shows marker %s of round %d", p.name, s.name, name, round), func() error {
 				m, err := s.ask(question(name+".svc.cluster.local.", dns.TypeA))
 				if err == nil && (m.Rcode != dns.RcodeSuccess || name != markerNamespace(round) && !strings.Contains(fmt.Sprint(m.Answer), markerIP(round))) {
 					err = fmt.Errorf("reply:\n%v", m)

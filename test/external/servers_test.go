@@ -59,20 +59,6 @@ func question(name string, qtype uint16) dns.Question {
 	return dns.Question{Name: name, Qtype: qtype, Qclass: dns.ClassINET}
 }
 
-// eventually waits until a check returns no error.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
-}
-
 // transfer requests a zone. A serial of 0 is for the whole zone.
 func (s *server) transfer(zone string, serial uint32) (rcode int, records []dns.RR, err error) {
 	m := new(dns.Msg).SetAxfr(zone)

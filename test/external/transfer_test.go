@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // compareTransfers compares the zones of both servers, and ours with its answers to queries.

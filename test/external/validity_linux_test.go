@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // bounded is the maximum time of a request for metrics.
@@ -81,7 +80,7 @@ func (k *changing) balance(t *testing.T, balancer ...corev1.LoadBalancerIngress)
 // shows waits until a server answers a question with a text in its records, or with none for "".
 func (s *server) shows(t *testing.T, q dns.Question, want string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s answers %s with %q", s.name, q.String(), want), func() error {
+	kit.Succeeds(t, time.Minute, fmt.Sprintf("%s answers %s with %q", s.name, q.String(), want), func() error {
 		m, err := s.ask(q)
 		if err != nil {
 			return err

@@ -11,11 +11,10 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -46,7 +45,7 @@ func TestStorePerServerBlock(t *testing.T) {
     forward . %s
 }
 `, inside.address, outside.address))
-	within(t, "the start lines", func() bool { return strings.Count(s.Output(), "fast path for .") == 2 })
+	kit.Eventually(t, "the start lines", func() bool { return strings.Count(s.Output(), "fast path for .") == 2 })
 	query := pack(t, newQuery("x.internal.test.", dns.TypeA))
 	for _, host := range []string{"127.0.0.2", "127.0.0.1", "127.0.0.2", "127.0.0.1"} {
 		want := "192.0.2.1"
@@ -104,7 +103,7 @@ func TestQueuePerServerBlock(t *testing.T) {
 		}
 	}
 	dropped := func() float64 { return s.scrape(t).Sum(droppedTotal, "reason", "overload") }
-	within(t, "the queue of the one block is full", func() bool {
+	kit.Eventually(t, "the queue of the one block is full", func() bool {
 		fill()
 		return dropped() > 0
 	})
@@ -122,7 +121,7 @@ func TestQueuePerServerBlock(t *testing.T) {
 			if other.receive(t, bounded) == nil {
 				t.Fatal("no reply to a query of another version of EDNS")
 			}
-			within(t, "the queue of the one block is still full", func() bool { return dropped() > before })
+			kit.Eventually(t, "the queue of the one block is still full", func() bool { return dropped() > before })
 		}
 	}
 }
@@ -147,7 +146,7 @@ func testReloadOverIPv6(t *testing.T, bind string) {
 	}
 	configure("cache")
 	p := bed.Upstream.Start(t, daemon.Program(t, "clusterdns"), "-conf", path)
-	within(t, "the start line", func() bool { return strings.Contains(p.Output(), "fast path for .") })
+	kit.Eventually(t, "the start line", func() bool { return strings.Contains(p.Output(), "fast path for .") })
 	check := func(when string) {
 		t.Helper()
 		for range 4 { // each from another port, so that every socket receives some
@@ -163,7 +162,7 @@ func testReloadOverIPv6(t *testing.T, bind string) {
 	for i, plugins := range [][]string{{"cache", "log"}, {"cache", "fastpath off"}, {}, {"cache"}, {}} {
 		configure(plugins...)
 		p.Signal(t, syscall.SIGUSR1)
-		within(t, "the reload", func() bool { return strings.Count(p.Output(), "Reloading complete") == i+1 })
+		kit.Eventually(t, "the reload", func() bool { return strings.Count(p.Output(), "Reloading complete") == i+1 })
 		check(fmt.Sprintf("with %q", plugins))
 	}
 	if code := p.Stop(t); code != 0 {
@@ -183,7 +182,7 @@ func TestSameAddressOnTwoLinks(t *testing.T) {
 		host.Run(t, "ip", "addr", "add", "fe80::53/64", "dev", device, "nodad")
 	}
 	p := startIn(t, host, fmt.Sprintf(".:53 {\nbind one two\nkubernetes cluster.local {\nmanifests %s\n}\n}\n", newCluster(t)))
-	within(t, "both start lines", func() bool { return strings.Count(p.Output(), "fast path for .") == 2 })
+	kit.Eventually(t, "both start lines", func() bool { return strings.Count(p.Output(), "fast path for .") == 2 })
 	for _, device := range []string{"one", "two"} {
 		index, _, _ := strings.Cut(host.Run(t, "ip", "-o", "link", "show", "dev", device), ":")
 		server := netip.AddrPortFrom(netip.MustParseAddr("fe80::53").WithZone(index), 53)

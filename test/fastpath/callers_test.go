@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // placedCluster is a Service whose callers receive the endpoint on their node, and a cluster of three nodes, of which

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const (
@@ -105,7 +105,7 @@ const streamsInARow = 16
 // awaitStreams waits until the fast path accepts connections to a host: CoreDNS serves those that it accepts before.
 func awaitStreams(t *testing.T, s *server, host string) {
 	t.Helper()
-	within(t, "the fast path accepts connections to "+host, func() bool {
+	kit.Eventually(t, "the fast path accepts connections to "+host, func() bool {
 		for range streamsInARow {
 			if !isStream(t, s, host) {
 				return false
@@ -189,7 +189,7 @@ func TestStopOverTCP(t *testing.T) {
 			stalled = append(stalled, withKeepAlive(name))
 		}
 		conn.send(t, stalled...)
-		within(t, "the slow server has the queries", func() bool { return g.count() == len(stalled) })
+		kit.Eventually(t, "the slow server has the queries", func() bool { return g.count() == len(stalled) })
 		s.Signal(t, syscall.SIGSTOP)
 		query := withKeepAlive("web.shop.svc.cluster.local.")
 		unread.send(t, query)
@@ -198,7 +198,7 @@ func TestStopOverTCP(t *testing.T) {
 		if got := idleTimeoutOf(unread.expect(t, query)); got != 0 && got != 100 { // read before the signal was handled
 			t.Errorf("idle timeout %d", got)
 		}
-		within(t, "the stop begins", func() bool { return strings.Contains(s.Output(), "SIGTERM: Shutting down") })
+		kit.Eventually(t, "the stop begins", func() bool { return strings.Contains(s.Output(), "SIGTERM: Shutting down") })
 		if _, err := unread.next(); !errors.Is(err, io.EOF) {
 			t.Errorf("%v, want the end of the connection", err)
 		}
@@ -246,7 +246,7 @@ func TestConnectionFlood(t *testing.T) {
 				return
 			}
 			// The server accepts the last ones after the client's last query was answered.
-			within(t, "the connections are counted as closed for their client", func() bool {
+			kit.Eventually(t, "the connections are counted as closed for their client", func() bool {
 				return s.scrape(t).Sum(connectionsClosed, "reason", "client") >= flood-152
 			})
 			if open := s.scrape(t).Sum(connectionsOpen); open > 152 {
@@ -375,7 +375,7 @@ func TestStalledQueryBetweenPrograms(t *testing.T) {
 	conn := connect(t, node, "", "127.0.0.1")
 	stalled, behind := newQuery(unique(1)[0], dns.TypeA), newQuery("web.shop.svc.cluster.local.", dns.TypeA)
 	conn.send(t, stalled)
-	within(t, "the slow server has the query", func() bool { return g.count() == 1 })
+	kit.Eventually(t, "the slow server has the query", func() bool { return g.count() == 1 })
 	begin := time.Now()
 	conn.send(t, behind)
 	conn.expect(t, behind)

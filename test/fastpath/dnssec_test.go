@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -196,7 +195,7 @@ func serialOf(t *testing.T, s *server, name string) uint32 {
 func awaitName(t *testing.T, s *server, name string) {
 	t.Helper()
 	udp, qtype := dial(t, "udp", "127.0.0.1", s), uint16(65280)
-	within(t, name+" exists", func() bool {
+	kit.Eventually(t, name+" exists", func() bool {
 		qtype++
 		return unpack(t, udp.ask(t, pack(t, newQuery(name, qtype)))).Rcode == dns.RcodeSuccess
 	})
@@ -265,7 +264,7 @@ func TestSigned(t *testing.T) {
     forward . UPSTREAM
 }
 `, "UPSTREAM", ours.Addr, 1))
-			within(t, "the fast path is on", func() bool { return strings.Contains(ours.Output(), ": fast path for .") })
+			kit.Eventually(t, "the fast path is on", func() bool { return strings.Contains(ours.Output(), ": fast path for .") })
 			for _, s := range []*server{ours, stock} {
 				awaitName(t, s, "10-244-1-2.db.shop.svc.cluster.local.")
 				awaitName(t, s, "web.shop.svc.cluster.local.")
@@ -301,7 +300,7 @@ func TestSigned(t *testing.T) {
 			ask("at first", questions)
 			serial := serialOf(t, ours, "x.shop.svc.cluster.local.")
 			round := 0
-			within(t, "the serial advances", func() bool {
+			kit.Eventually(t, "the serial advances", func() bool {
 				round++
 				kit.Must(t, api.Put(changed(round)))
 				return serialOf(t, ours, fmt.Sprintf("x%d.shop.svc.cluster.local.", round)) > serial

@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // collector counts the messages of plugin dnstap.
@@ -62,7 +63,7 @@ func (c *collector) listen(t *testing.T, path string) {
 // connect connects to a plugin that listens, once it does.
 func (c *collector) connect(t *testing.T, path string) {
 	t.Helper()
-	within(t, "dnstap listens", func() bool {
+	kit.Eventually(t, "dnstap listens", func() bool {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
 			return false
@@ -155,7 +156,7 @@ func TestTapped(t *testing.T) {
 			c := newCollector(t)
 			c.listen(t, socket)
 			s := start(t, "clusterdns", without(corefile))
-			within(t, "the start lines", func() bool {
+			kit.Eventually(t, "the start lines", func() bool {
 				return strings.Contains(s.Output(), ": no fast path for svc.cluster.local.: plugin dnstap has to see every query\n") &&
 					strings.Contains(s.Output(), ": fast path for .\n")
 			})
@@ -174,7 +175,7 @@ func TestTapped(t *testing.T) {
 					}
 					udp.ask(t, pack(t, newQuery(untapped, dns.TypePTR)))
 				}
-				within(t, when+": all messages", func() bool {
+				kit.Eventually(t, when+": all messages", func() bool {
 					queries, replies := c.count(tapped)
 					return queries >= want && replies >= want
 				})
@@ -197,7 +198,7 @@ func TestTapped(t *testing.T) {
 				s.reload(t, without(corefile))
 				check("after a reload")
 			}
-			within(t, "the replaced connections end", func() bool { return c.open() == strings.Count(directive, "dnstap") })
+			kit.Eventually(t, "the replaced connections end", func() bool { return c.open() == strings.Count(directive, "dnstap") })
 			s.reloadUntil(t, with(corefile, "", "nonsense"), "Not reloaded")
 			endTapped(t, s)
 		})
@@ -214,7 +215,7 @@ func TestTapListens(t *testing.T) {
 		c := newCollector(t)
 		c.connect(t, socket)
 		udp := dial(t, "udp", "127.0.0.1", s)
-		within(t, "the collector gets a query and its reply", func() bool { // once the plugin has accepted the connection
+		kit.Eventually(t, "the collector gets a query and its reply", func() bool { // once the plugin has accepted the connection
 			const name = "web.shop.svc.cluster.local."
 			udp.ask(t, pack(t, newQuery(name, dns.TypeA)))
 			for end := time.Now().Add(quiet); time.Now().Before(end); time.Sleep(time.Millisecond) {

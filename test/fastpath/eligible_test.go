@@ -8,11 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const (
@@ -104,7 +103,7 @@ func TestEligible(t *testing.T) {
 			p := daemon.Start(t, daemon.Program(t, tc.program), tc.corefile)
 			fill := func(s string) string { return strings.ReplaceAll(s, "PORT", fmt.Sprint(p.Port)) }
 			for _, want := range tc.want {
-				within(t, fill(want), func() bool { return strings.Count(p.Output(), "plugin/fastpath: "+fill(want)+"\n") == 1 })
+				kit.Eventually(t, fill(want), func() bool { return strings.Count(p.Output(), "plugin/fastpath: "+fill(want)+"\n") == 1 })
 			}
 			if tc.not != "" && strings.Contains(p.Output(), fill(tc.not)) {
 				t.Errorf("%q in\n%s", fill(tc.not), p.Output())

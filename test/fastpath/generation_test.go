@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const pod = `apiVersion: v1
@@ -104,7 +104,7 @@ func TestChangedAnswers(t *testing.T) {
 				} else {
 					manifest(t, folder, step.file, step.text)
 				}
-				within(t, fmt.Sprintf("%s: %q", step.what, step.after), func() bool {
+				kit.Eventually(t, fmt.Sprintf("%s: %q", step.what, step.after), func() bool {
 					if got := brief(t, udp[0].ask(t, query)); got != step.before && got != step.after && step.before != "" {
 						t.Fatalf("%s: %q is neither the old answer nor the new one", step.what, got)
 					}

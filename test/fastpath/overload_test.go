@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestOverload has one client query a thousand names whose server does not answer. Another client is served meanwhile:
@@ -39,7 +41,7 @@ func TestOverload(t *testing.T) {
 		for i := range chunk {
 			if i == chunk/2 {
 				if sent == i { // with several readers, the other's query could be read before the first ones
-					within(t, "the first queries have places", func() bool { return handedOver() == sent })
+					kit.Eventually(t, "the first queries have places", func() bool { return handedOver() == sent })
 				}
 				// Forwarded while more queries of the first client arrive.
 				other.send(t, pack(t, newQuery(fmt.Sprintf("served%d.example.net.", newNames), dns.TypeA)))
@@ -53,7 +55,7 @@ func TestOverload(t *testing.T) {
 		if other.receive(t, resolverTimeout) == nil {
 			t.Fatalf("a new name of the other client is not answered within %v", resolverTimeout)
 		}
-		within(t, "the queries are read", func() bool { return handedOver() == sent+newNames })
+		kit.Eventually(t, "the queries are read", func() bool { return handedOver() == sent+newNames })
 		now := s.scrape(t)
 		// The other client may have its reply before its query counts as ended.
 		if n := now.Sum(inFlight); n > running+waiting+1 {
@@ -70,7 +72,7 @@ func TestOverload(t *testing.T) {
 	}
 
 	g.open()
-	within(t, "nothing is in flight", func() bool { return s.scrape(t).Sum(inFlight) == 0 })
+	kit.Eventually(t, "nothing is in flight", func() bool { return s.scrape(t).Sum(inFlight) == 0 })
 	// The first queries had places. Of the waiting ones, the oldest were dropped, and all that waited for long.
 	dropped := int(s.scrape(t).Since(before).Sum(droppedTotal, "reason", "overload"))
 	if dropped < queries-running-waiting || dropped > queries-running {
@@ -90,7 +92,7 @@ func TestOverload(t *testing.T) {
 			t.Errorf("%s is answered, though newer queries of its client were dropped", name)
 		}
 	}
-	within(t, "the goroutines are gone", func() bool {
+	kit.Eventually(t, "the goroutines are gone", func() bool {
 		return s.scrape(t).Sum(goroutines) <= before.Sum(goroutines)+spare
 	})
 }

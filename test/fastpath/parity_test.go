@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // comparison has the permitted differences between the replies of two programs.
@@ -73,7 +74,7 @@ func (c *comparison) checkAll(t *testing.T, p pair, queries []query, again int) 
 // counted returns the increase of the fast path's counters, once it has received all queries.
 func (p pair) counted(t *testing.T, before daemon.Samples, sent int) (answered, handedOver int) {
 	t.Helper()
-	within(t, "all queries are counted", func() bool {
+	kit.Eventually(t, "all queries are counted", func() bool {
 		now := p.on.scrape(t).Since(before)
 		answered, handedOver = int(now.Sum(answeredTotal)), int(now.Sum(handedOverTotal))
 		return answered+handedOver >= sent

@@ -8,11 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestParityWithPlugins has server blocks with one more plugin each: replies are equal with and without the fast path, for ordinary
@@ -186,7 +185,7 @@ func TestLogged(t *testing.T) {
 				udp.ask(t, pack(t, newQuery(none, dns.TypeA)))
 			}
 			lines := func(name string) int { return strings.Count(s.Output(), "\"A IN "+name+" udp") }
-			within(t, "all lines", func() bool { return lines(web) >= tc.data && lines(none) >= tc.other })
+			kit.Eventually(t, "all lines", func() bool { return lines(web) >= tc.data && lines(none) >= tc.other })
 			if lines(web) != tc.data || lines(none) != tc.other {
 				t.Errorf("%d lines of answers and %d of denials, want %d and %d", lines(web), lines(none), tc.data, tc.other)
 			}

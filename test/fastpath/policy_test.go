@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const (
@@ -116,7 +116,7 @@ func TestPoliciesOfListeners(t *testing.T) {
 				}
 				line := fmt.Sprintf("dns://127.0.0.1:%d: no fast path for .: %s\n", p.on.Port, tc.reason)
 				if tc.reason != "" {
-					within(t, line, func() bool { return strings.Count(p.on.Output(), line) == 1 })
+					kit.Eventually(t, line, func() bool { return strings.Count(p.on.Output(), line) == 1 })
 				}
 				before := p.on.scrape(t)
 				for _, host := range []string{"127.0.0.1", "::1"} {
@@ -140,7 +140,7 @@ func TestPoliciesOfListeners(t *testing.T) {
 				for range 3 {
 					w.ask(t, packets["plain"])
 				}
-				within(t, "the fast path is on again", func() bool { return p.on.scrape(t).Since(before).Sum(answeredTotal) > 0 })
+				kit.Eventually(t, "the fast path is on again", func() bool { return p.on.scrape(t).Since(before).Sum(answeredTotal) > 0 })
 			})
 		}
 	}
@@ -163,7 +163,7 @@ func TestPreventedBlockStoresNothing(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := start(t, policies, tc.corefile)
-			within(t, "the start lines", func() bool { return strings.Contains(s.Output(), "fast path for ") })
+			kit.Eventually(t, "the start lines", func() bool { return strings.Contains(s.Output(), "fast path for ") })
 			udp := dial(t, "udp", "127.0.0.1", s)
 			for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
 				for range 2 {

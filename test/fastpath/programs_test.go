@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -61,15 +62,7 @@ func (s *server) reloadUntil(t *testing.T, corefile, line string) {
 	s.Configure(t, s.fill(corefile))
 	before := strings.Count(s.Output(), line)
 	s.Signal(t, syscall.SIGUSR1)
-	within(t, "a line with "+line, func() bool { return strings.Count(s.Output(), line) > before })
-}
-
-// within waits until a condition is true.
-func within(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	if !soon(so) {
-		t.Fatalf("not within %s: %s", bounded, what)
-	}
+	kit.Eventually(t, "a line with "+line, func() bool { return strings.Count(s.Output(), line) > before })
 }
 
 // pair is the same program twice with the same configuration, with and without the fast path.
@@ -88,7 +81,7 @@ func startPairFrom(t *testing.T, path, corefile string) pair {
 		on:  startFrom(t, path, strings.ReplaceAll(corefile, "FASTPATH", "")),
 		off: startFrom(t, path, strings.ReplaceAll(corefile, "FASTPATH", "fastpath off")),
 	}
-	within(t, "the start line of the fast path", func() bool { return strings.Contains(p.on.Output(), ": fast path for ") })
+	kit.Eventually(t, "the start line of the fast path", func() bool { return strings.Contains(p.on.Output(), ": fast path for ") })
 	if strings.Contains(p.off.Output(), ": fast path for ") {
 		t.Fatal("fastpath off has no effect")
 	}

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // life is a program under load whose configuration changes.
@@ -65,7 +65,7 @@ func awaitQueries(t *testing.T, loads [2]*load) {
 	t.Helper()
 	for _, l := range loads {
 		asked := l.asked.Load()
-		within(t, "the load continues", func() bool { return l.asked.Load() > asked+100 })
+		kit.Eventually(t, "the load continues", func() bool { return l.asked.Load() > asked+100 })
 	}
 }
 
@@ -301,7 +301,7 @@ func TestReloadWithSlowUpstream(t *testing.T) {
 	}{
 		{"stop", func(t *testing.T, s *server, begun func()) {
 			s.Signal(t, syscall.SIGTERM)
-			within(t, "the stop begins", func() bool { return strings.Contains(s.Output(), "SIGTERM: Shutting down") })
+			kit.Eventually(t, "the stop begins", func() bool { return strings.Contains(s.Output(), "SIGTERM: Shutting down") })
 			begun()
 			if code, err := s.Wait(2 * bounded); code != 0 || err != nil {
 				t.Errorf("exit code %d: %v", code, err)
@@ -310,9 +310,9 @@ func TestReloadWithSlowUpstream(t *testing.T) {
 		{"reload", func(t *testing.T, s *server, begun func()) {
 			before := strings.Count(s.Output(), "[INFO] Reloading complete")
 			s.Signal(t, syscall.SIGUSR1)
-			within(t, "the reload begins", func() bool { return strings.Contains(s.Output(), "SIGUSR1: Reloading") })
+			kit.Eventually(t, "the reload begins", func() bool { return strings.Contains(s.Output(), "SIGUSR1: Reloading") })
 			begun()
-			within(t, "the reload ends", func() bool { return strings.Count(s.Output(), "[INFO] Reloading complete") > before })
+			kit.Eventually(t, "the reload ends", func() bool { return strings.Count(s.Output(), "[INFO] Reloading complete") > before })
 		}},
 	} {
 		forEachBind(t, tc.name, func(t *testing.T, bind string) {
@@ -322,7 +322,7 @@ func TestReloadWithSlowUpstream(t *testing.T) {
 			for range 6 {
 				conns = append(conns, burst(t, s.Addr, unique(queries/6)))
 			}
-			within(t, "the slow server has all queries", func() bool { return g.count() == queries })
+			kit.Eventually(t, "the slow server has all queries", func() bool { return g.count() == queries })
 			tc.end(t, s, func() {
 				time.AfterFunc(200*time.Millisecond, g.open) // the program is ending
 			})

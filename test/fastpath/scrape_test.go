@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // scrape reads the metrics of a program. The server label says PORT instead of the port.
@@ -24,7 +25,7 @@ func (s *server) scrape(t *testing.T) daemon.Samples {
 // answer is sent.
 func (s *server) counted(t *testing.T, since daemon.Samples, queries float64) (now daemon.Samples) {
 	t.Helper()
-	within(t, "the queries are counted", func() bool {
+	kit.Eventually(t, "the queries are counted", func() bool {
 		now = s.scrape(t)
 		more := now.Since(since)
 		return more.Sum(answeredTotal)+more.Sum(handedOverTotal) >= queries

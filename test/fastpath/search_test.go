@@ -13,11 +13,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // searchPods are pods with loopback addresses, from which tests can send queries.
@@ -545,7 +544,7 @@ func TestExpansionAfterChange(t *testing.T) {
 			}
 			manifest(t, folder, "search-services.yaml", text)
 			for _, program := range []*server{s.on, s.off, s.plain} {
-				within(t, "the change is read", func() bool {
+				kit.Eventually(t, "the change is read", func() bool {
 					m := over(t, "tcp", program, "127.0.0.1", newQuery(service, dns.TypeA))
 					return (len(m.Answer) > 0) == there && (!there || strings.HasSuffix(m.Answer[0].String(), fmt.Sprintf("10.96.2.%d", round)))
 				})

@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // The bytes of sessions, as the README of package dso specifies them.

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 var soak = flag.Duration("soak", 10*time.Second, "how long TestSoak lasts")
@@ -218,8 +218,8 @@ func TestSoak(t *testing.T) {
 	} else {
 		t.Logf("%d KiB of memory, %d after warming up", now>>10, memory>>10)
 	}
-	within(t, "nothing is in flight", func() bool { return s.scrape(t).Sum(inFlight) == 0 })
-	within(t, "the goroutines are gone", func() bool {
+	kit.Eventually(t, "nothing is in flight", func() bool { return s.scrape(t).Sum(inFlight) == 0 })
+	kit.Eventually(t, "the goroutines are gone", func() bool {
 		return s.scrape(t).Sum(goroutines) <= before.Sum(goroutines)+moreGoroutines
 	})
 	if panics := s.scrape(t).Sum("coredns_panics_total"); panics != 0 {

@@ -14,11 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -30,7 +29,7 @@ func startIn(t *testing.T, n *netns.Namespace, corefile string) *netns.Process {
 	t.Helper()
 	path := kit.File(t, "Corefile", corefile)
 	p := n.Start(t, daemon.Program(t, "clusterdns"), "-conf", path)
-	within(t, "the start line of the fast path", func() bool { return strings.Contains(p.Output(), ": fast path for ") })
+	kit.Eventually(t, "the start line of the fast path", func() bool { return strings.Contains(p.Output(), ": fast path for ") })
 	return p
 }
 
@@ -154,7 +153,7 @@ func TestSourceAddress(t *testing.T) {
 				})
 			}
 			// On a busy machine, the next queries may precede the storing of the first answer.
-			within(t, "the fast path has answered queries and handed over others", func() bool {
+			kit.Eventually(t, "the fast path has answered queries and handed over others", func() bool {
 				askFrom(t, bed.Pod[0], netip.AddrPortFrom(netip.MustParseAddr(tc.addresses[0]), 53), "web.shop.svc.cluster.local.")
 				all := scrapeIn(t, host)
 				return all.Sum(answeredTotal) > 0 && all.Sum(handedOverTotal) > 0

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // keyOrders are the keys of a server block with several transports. CoreDNS applies settings of the first one to all.
@@ -85,7 +86,7 @@ func TestTransports(t *testing.T) {
 			slow := startEncrypted(t, strings.ReplaceAll(corefile, "FASTPATH", "fastpath off"))
 			for _, host := range []string{"127.0.0.1", "[::1]"} {
 				line := fmt.Sprintf("dns://%s:%d: fast path for .", host, fast.Port)
-				within(t, line, func() bool { return strings.Count(fast.Output(), line+"\n") == 1 })
+				kit.Eventually(t, line, func() bool { return strings.Count(fast.Output(), line+"\n") == 1 })
 			}
 			if n := strings.Count(fast.Output(), ": fast path for "); n != 2 {
 				t.Errorf("%d lines about a fast path, want one for each address of ordinary DNS", n)

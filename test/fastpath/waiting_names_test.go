@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const (
@@ -31,7 +31,7 @@ func startWaiting(t *testing.T, wait string) (s *server, folder string) {
 	folder = newCluster(t)
 	manifest(t, folder, "workers.yaml", workers(wait))
 	s = start(t, "clusterdns", strings.ReplaceAll(clusterBlock(folder), "FASTPATH", ""))
-	within(t, "the start line of the fast path", func() bool { return strings.Contains(s.Output(), ": fast path for ") })
+	kit.Eventually(t, "the start line of the fast path", func() bool { return strings.Contains(s.Output(), ": fast path for ") })
 	return s, folder
 }
 
@@ -58,7 +58,7 @@ func replyOf(t *testing.T, w *wire) *dns.Msg {
 // awaitWaiting waits until a number of queries wait.
 func (s *server) awaitWaiting(t *testing.T, number float64) {
 	t.Helper()
-	within(t, fmt.Sprintf("%v queries wait", number), func() bool { return s.scrape(t).Sum(waitingGauge) == number })
+	kit.Eventually(t, fmt.Sprintf("%v queries wait", number), func() bool { return s.scrape(t).Sum(waitingGauge) == number })
 }
 
 func TestWaitForEndpoint(t *testing.T) {
@@ -102,7 +102,7 @@ func TestWaitForEndpoint(t *testing.T) {
 		}
 	}
 	s.awaitWaiting(t, 0)
-	within(t, "the queries are counted", func() bool {
+	kit.Eventually(t, "the queries are counted", func() bool {
 		now := s.scrape(t)
 		return now.Sum(waitedTotal, "result", "answered") == 4 && now.Sum(waitedTotal, "result", "timeout") == 2
 	})
@@ -174,7 +174,7 @@ func TestWaitThroughNodecache(t *testing.T) {
 	cache := startCache(t, s, "read_timeout 500ms")
 	w := dial(t, "udp", "127.0.0.1", cache)
 	w.send(t, packed(t, "ep-0.workers", dns.TypeA))
-	within(t, "a query waits", func() bool { return s.scrape(t).Sum(waitingGauge) > 0 })
+	kit.Eventually(t, "a query waits", func() bool { return s.scrape(t).Sum(waitingGauge) > 0 })
 	time.Sleep(time.Second) // the next attempt waits, too
 	manifest(t, folder, "workers.yaml", workers("4s", "10.245.0.1"))
 	if m := replyOf(t, w); len(m.Answer) != 1 {
@@ -208,7 +208,7 @@ func TestWaitAgainBehindCaches(t *testing.T) {
 			clients := []*wire{dial(t, "udp", "127.0.0.1", s), dial(t, "udp", "127.0.0.1", cache), dial(t, "tcp", "127.0.0.1", cache)}
 			for i, w := range clients {
 				w.send(t, packed(t, "ep-0.later", dns.TypeA))
-				within(t, "the queries wait", func() bool { return s.scrape(t).Sum(waitingGauge) >= float64(min(i+1, 2)) })
+				kit.Eventually(t, "the queries wait", func() bool { return s.scrape(t).Sum(waitingGauge) >= float64(min(i+1, 2)) })
 			}
 			manifest(t, folder, "later.yaml", strings.ReplaceAll(workers("4s", "10.245.0.1"), "workers", "later"))
 			var first time.Time
@@ -312,7 +312,7 @@ func TestWaitInSession(t *testing.T) {
 				}
 			}
 			manifest(t, folder, "workers.yaml", workers("4s", "10.245.0.1"))
-			within(t, "the endpoint has a name", func() bool {
+			kit.Eventually(t, "the endpoint has a name", func() bool {
 				text, handles := c.ask(t, first, dns.TypeA)
 				return text == "NOERROR 10.245.0.1" && len(handles) > 0
 			})

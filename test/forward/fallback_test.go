@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestFallback has upstreams whose TCP fails and whose UDP works.
@@ -42,7 +43,7 @@ func TestFallbackBack(t *testing.T) {
 	s := start(t, zone(forward(r.Addr, "force_tcp", "fallback udp")))
 	load{queries: 50}.run(s).wantRight(t)
 	r.Behave(rogue.Behaviour{})
-	within(t, 40*time.Second, "a query over TCP", func() bool {
+	kit.Within(t, 40*time.Second, "a query over TCP", func() bool {
 		load{queries: 1}.run(s).wantRight(t)
 		time.Sleep(200 * time.Millisecond)
 		return r.Counts().TCP > 0

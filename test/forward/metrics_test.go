@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestMetrics compares the metrics of a load with the counts of the clients and the upstream.
@@ -19,7 +20,7 @@ func TestMetrics(t *testing.T) {
 			r := rogueServer(t, rogue.Behaviour{Delay: 5 * delay})
 			s := start(t, zone(forward(r.Addr, option)))
 			end := load{queries: queries}.begin(s)
-			within(t, bounded, "queries in flight by the metric", func() bool { return s.scrape(t).Sum(inFlight, "to", r.Addr, "proto", proto) > 0 })
+			kit.Within(t, bounded, "queries in flight by the metric", func() bool { return s.scrape(t).Sum(inFlight, "to", r.Addr, "proto", proto) > 0 })
 			end().wantRight(t)
 			all := s.scrape(t)
 			counts := r.Counts()

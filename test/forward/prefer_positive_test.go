@@ -10,11 +10,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // changing is a resolver whose answer to each name changes.
@@ -108,8 +107,8 @@ func TestPreferPositive(t *testing.T) {
 			}
 			c.set(nil, rcode)
 			denied := dns.RcodeToString[rcode] + " without data"
-			within(t, bounded, "the other name is denied", func() bool { return answer(other) == denied })
-			within(t, bounded, "the answer is stale", func() bool { return answer(preferred) == first.String()+", stale" })
+			kit.Within(t, bounded, "the other name is denied", func() bool { return answer(other) == denied })
+			kit.Within(t, bounded, "the answer is stale", func() bool { return answer(preferred) == first.String()+", stale" })
 			before := c.count()
 			for range 3 {
 				if got := answer(preferred); got != first.String()+", stale" {
@@ -129,7 +128,7 @@ func TestPreferPositive(t *testing.T) {
 				t.Errorf("logged: %s", s.Output())
 			}
 			c.set(second, 0)
-			within(t, 3*bounded, "the new answer", func() bool { return answer(preferred) == second.String() })
+			kit.Within(t, 3*bounded, "the new answer", func() bool { return answer(preferred) == second.String() })
 		})
 	}
 }

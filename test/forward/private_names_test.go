@@ -12,11 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const leaks = "nearside_forward_leaks_total"
@@ -176,7 +175,7 @@ func TestPrivateNames_TTL(t *testing.T) {
 	if first > 20 || first < 19 {
 		t.Errorf("TTL %d, want that of the cache, 20", first)
 	}
-	within(t, bounded, "a lower TTL", func() bool { return ttl() < first })
+	kit.Within(t, bounded, "a lower TTL", func() bool { return ttl() < first })
 	if got := s.scrape(t).Sum("coredns_cache_misses_total"); got != 2 { // with that of daemon.Start
 		t.Errorf("%v misses, want 1 for the name", got)
 	}
@@ -200,7 +199,7 @@ func TestPrivateNames_Kubernetes(t *testing.T) {
 			o := newOutside(t)
 			s := startProgram(t, "clusterdns", rootBlock("kubernetes cluster.local k8s.example in-addr.arpa ip6.arpa {", "    manifests "+demo, "    pods verified", "    fallthrough", "}",
 				"cache 30", forward(o.address, "private_names "+option)))
-			within(t, bounded, "the cluster is known", func() bool {
+			kit.Within(t, bounded, "the cluster is known", func() bool {
 				return len(ask(t, "udp", s.Addr, "kubernetes.default.svc.cluster.local.", dns.TypeA).Answer) == 1
 			})
 			if m := ask(t, "udp", s.Addr, "1.0.96.10.in-addr.arpa.", dns.TypePTR); m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 {

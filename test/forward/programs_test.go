@@ -74,13 +74,3 @@ func rogueServer(t *testing.T, b rogue.Behaviour) *rogue.Server {
 	t.Helper()
 	return rogue.StartAt(t, rogue.Options{Host: rogueHost}, b)
 }
-
-// within waits until a condition is true, and fails the test after a limit.
-func within(t *testing.T, limit time.Duration, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !condition(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-	}
-}

@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const (
@@ -159,7 +160,7 @@ const recoveryTime = 5 * time.Second
 // recovered waits until a query is answered, and fails the test if one of the next queries is not.
 func recovered(t *testing.T, s *server) {
 	t.Helper()
-	within(t, recoveryTime, "an answer", func() bool { return load{queries: 1}.run(s)[0].problem() == "" })
+	kit.Within(t, recoveryTime, "an answer", func() bool { return load{queries: 1}.run(s)[0].problem() == "" })
 	load{queries: 200}.run(s).wantRight(t)
 }
 

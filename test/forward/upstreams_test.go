@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestExpire checks that idle connections are closed after expire, or earlier by edns-tcp-keepalive.
@@ -32,8 +33,8 @@ func TestExpire(t *testing.T) {
 			s := start(t, zone(forward(r.Addr, "force_tcp", "expire "+c.expire)))
 			l := load{queries: 20, edns: true}
 			l.run(s).wantRight(t)
-			within(t, bounded, "no connections open", func() bool { return r.Counts().Open == 0 })
-			within(t, bounded, "no connections open by the metric", func() bool { return s.scrape(t).Sum(connections, "to", r.Addr) == 0 })
+			kit.Within(t, bounded, "no connections open", func() bool { return r.Counts().Open == 0 })
+			kit.Within(t, bounded, "no connections open by the metric", func() bool { return s.scrape(t).Sum(connections, "to", r.Addr) == 0 })
 			l.run(s).wantRight(t)
 		})
 	}
@@ -148,11 +149,11 @@ func TestFailfast(t *testing.T) {
 	r := rogueServer(t, rogue.Behaviour{})
 	s := start(t, zone(forward(r.Addr, "force_tcp", "failfast_all_unhealthy_upstreams", "health_check 100ms", "timeout 500ms", "read_timeout 200ms")))
 	r.Behave(rogue.Behaviour{Refuse: true})
-	within(t, bounded, "an upstream that counts as down", func() bool {
+	kit.Within(t, bounded, "an upstream that counts as down", func() bool {
 		load{queries: 1}.run(s)
 		return s.scrape(t).Sum(checkFailed, "to", r.Addr) > 2
 	})
-	within(t, bounded, "queries that fail at once", func() bool {
+	kit.Within(t, bounded, "queries that fail at once", func() bool {
 		load{queries: 1}.run(s)
 		return s.scrape(t).Sum(broken) > 0
 	})
@@ -194,7 +195,7 @@ func TestHedgeLate(t *testing.T) {
 	if got := good.Counts().Queries(); got == 0 {
 		t.Error("no queries to the second upstream")
 	}
-	within(t, bounded, "late answers by the metric", func() bool { return s.scrape(t).Sum(lateAnswers, "to", late.Addr, "proto", "tcp") > 0 })
+	kit.Within(t, bounded, "late answers by the metric", func() bool { return s.scrape(t).Sum(lateAnswers, "to", late.Addr, "proto", "tcp") > 0 })
 }
 
 // TestLate has an upstream that answers some queries after read_timeout. It implements edns-tcp-keepalive: otherwise it may count
@@ -214,7 +215,7 @@ func TestLate(t *testing.T) {
 			}
 			// A busy machine stops the process for longer than read_timeout: then the pool closes the connection, and
 			// late answers to queries from before are lost. Those to further queries are counted.
-			within(t, bounded, "late answers by the metric", func() bool {
+			kit.Within(t, bounded, "late answers by the metric", func() bool {
 				if s.scrape(t).Sum(lateAnswers, "to", late.Addr, "proto", proto) > 0 {
 					return true
 				}

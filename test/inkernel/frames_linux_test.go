@@ -9,10 +9,9 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"golang.org/x/sys/unix"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 

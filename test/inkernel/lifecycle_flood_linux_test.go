@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -86,11 +87,7 @@ func (w *world) flood(t *testing.T, i *instance, port, times int, servers ...net
 	queries, fetched, reached := asked(clients), w.ledger.popular(port, l.names), w.node.received(t, w.pods[0].device)
 	sent := w.ledger.total()
 	random.add(w.pods[1].Namespace, 8/len(servers), servers...)
-	for end := time.Now().Add(2 * bounded); w.ledger.total() < sent+floodNames; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d names of the flood in %v", w.ledger.total()-sent, 2*bounded)
-		}
-	}
+	kit.Within(t, 2*bounded, "the names of the flood", func() bool { return w.ledger.total() >= sent+floodNames })
 	f = flooded{queries: asked(clients) - queries, reached: w.node.received(t, w.pods[0].device) - reached}
 	f.fetched = w.ledger.popular(port, l.names) - fetched
 	random.halt()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestPodsComeAndGo adds and removes pods while others query. New pods get the program; pods that disappear with queries in
@@ -149,11 +150,7 @@ func (w *world) received(t testing.TB) (all int) {
 func (w *world) allReceived(t testing.TB, l *load, number int) {
 	t.Helper()
 	received, sent := w.received(t), int(l.queries.Load())
-	for end := time.Now().Add(bounded); int(l.queries.Load()) < sent+number; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the load sends no queries")
-		}
-	}
+	kit.Within(t, bounded, "the load sends queries", func() bool { return int(l.queries.Load()) >= sent+number })
 	// A query that was counted first may not have been received then, and the other way round: one of each client.
 	sent = int(l.queries.Load()) - sent
 	if n := w.received(t) - received; n < sent-l.size() {
@@ -219,11 +216,7 @@ func TestSurgeUpdate(t *testing.T) {
 func (w *world) pause(t testing.TB, l *load, number int) {
 	t.Helper()
 	before := int(l.queries.Load())
-	for end := time.Now().Add(bounded); int(l.queries.Load()) < before+number; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the load sends no queries")
-		}
-	}
+	kit.Within(t, bounded, "the load sends queries", func() bool { return int(l.queries.Load()) >= before+number })
 }
 
 // TestStop ends the only instance by SIGTERM, while cluster DNS is the fallback. No query is lost, and the answers of the kernel
@@ -253,11 +246,7 @@ func TestStop(t *testing.T) {
 func (i *instance) withoutLeases(t testing.TB) {
 	t.Helper()
 	for _, a := range i.config.local() {
-		for end := time.Now().Add(bounded); i.node.leased(a) == nil; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%v has a lease", a)
-			}
-		}
+		kit.Within(t, bounded, a.String()+" has no lease", func() bool { return i.node.leased(a) != nil })
 	}
 }
 

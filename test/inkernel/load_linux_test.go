@@ -19,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -162,22 +163,20 @@ func (l *load) require(t testing.TB, r rule) {
 // each waits until a condition is met for each client.
 func (l *load) each(t testing.TB, met func(*loadClient) bool) {
 	t.Helper()
-	for end := time.Now().Add(bounded); ; time.Sleep(time.Millisecond) {
+	kit.Succeeds(t, bounded, "each client of the load is served", func() error {
 		l.mu.Lock()
+		defer l.mu.Unlock()
 		waiting := len(l.clients)
 		for c := range l.clients {
 			if met(c) {
 				waiting--
 			}
 		}
-		l.mu.Unlock()
-		if waiting == 0 {
-			return
+		if waiting > 0 {
+			return fmt.Errorf("%d clients are stuck", waiting)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%d clients of the load are stuck", waiting)
-		}
-	}
+		return nil
+	})
 }
 
 // halt ends the clients.

@@ -26,14 +26,13 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // Server is a kube-apiserver with a cluster and a proxy before it. All methods

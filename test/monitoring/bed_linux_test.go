@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -23,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/namespace"
 	"github.com/nearside-dns/nearside/test/netns"
@@ -114,7 +113,7 @@ func (b *bed) startClusterDNS(t *testing.T, address string) {
 	path := filepath.Join(folder, "Corefile")
 	kit.Write(t, path, strings.NewReplacer("API", b.api.URL(), "ADDRESS", address, "FOLDER", folder).Replace(clusterCorefile))
 	b.Upstream.Start(t, daemon.Program(t, "clusterdns"), "-conf", path)
-	eventually(t, "clusterdns answers", func() error {
+	kit.Succeeds(t, bounded, "clusterdns answers", func() error {
 		return b.answered(b.Upstream, "udp", address, "web.shop.svc.cluster.local.", dns.TypeA)
 	})
 }
@@ -188,7 +187,7 @@ func (b *bed) startNodecache(t *testing.T) {
 		"-upstreamsvc", "kube-dns-upstream",
 		"-pidfile", filepath.Join(folder, "node-cache.pid"),
 		"-basecorefile", base)
-	eventually(t, "nodecache has the lease", func() error {
+	kit.Succeeds(t, bounded, "nodecache has the lease", func() error {
 		samples, err := b.scrape(nodecache)
 		if err != nil {
 			return err
@@ -304,18 +303,4 @@ func (b *bed) answered(from *netns.Namespace, network, server, name string, qtyp
 		return fmt.Errorf("%s %s: %s, %d records", name, dns.TypeToString[qtype], dns.RcodeToString[reply.Rcode], len(reply.Answer))
 	}
 	return nil
-}
-
-// eventually waits until a check passes, and fails the test if it does not in time.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	for end := time.Now().Add(bounded); ; time.Sleep(100 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s: %v", bounded, what, err)
-		}
-	}
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/monitoring/picture"
 )
 

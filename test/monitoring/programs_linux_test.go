@@ -15,10 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/monitoring/picture"
 	"github.com/nearside-dns/nearside/test/netns"
 )
@@ -198,7 +197,7 @@ func (b *bed) traffic(t *testing.T) {
 		}
 	}
 	// A change of a Service, whose propagation is measured.
-	eventually(t, "a change is synced", func() error {
+	kit.Succeeds(t, bounded, "a change is synced", func() error {
 		if err := b.api.Put(b.databases(4)); err != nil {
 			return err
 		}
@@ -229,7 +228,7 @@ func (b *bed) trouble(t *testing.T, pause time.Duration) {
 	time.Sleep(pause)
 	b.cache.Freeze(t)
 	time.Sleep(2 * time.Second) // longer than a lease
-	eventually(t, "cluster DNS answers in place of nodecache", func() error {
+	kit.Succeeds(t, bounded, "cluster DNS answers in place of nodecache", func() error {
 		return b.answered(b.Pod[0], "udp", local, "web.shop.svc.cluster.local.", dns.TypeA)
 	})
 	b.cache.Thaw(t)
@@ -237,7 +236,7 @@ func (b *bed) trouble(t *testing.T, pause time.Duration) {
 	time.Sleep(pause)
 	for n := 1.0; n <= 2; n++ {
 		b.Node.Run(t, "nft", "delete", "table", "inet", "nearside-nodelocaldns")
-		eventually(t, "nodecache repairs its rules", func() error {
+		kit.Succeeds(t, bounded, "nodecache repairs its rules", func() error {
 			samples, err := b.scrape(nodecache)
 			if got := samples.Sum("nearside_nodelocal_repairs_total", "what", "rules"); err == nil && got != n {
 				err = fmt.Errorf("%g repairs", got)

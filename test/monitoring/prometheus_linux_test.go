@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/monitoring/picture"
 )
 
@@ -43,7 +42,7 @@ func (b *bed) startPrometheus(t *testing.T, interval time.Duration) *prometheusS
 	b.Upstream.Start(t, "prometheus", "--config.file="+path, "--storage.tsdb.path="+filepath.Join(in, "data"), "--web.listen-address="+prometheusAddress, "--log.level=warn")
 	p := &prometheusServer{client: b.Upstream.Client(), interval: interval}
 	for _, program := range []string{nodecache, clusterdns} {
-		eventually(t, "Prometheus has scraped "+program, func() error {
+		kit.Succeeds(t, bounded, "Prometheus has scraped "+program, func() error {
 			all, err := p.query(fmt.Sprintf(`up{job=%q} == 1`, program), time.Now(), time.Now(), true)
 			if err == nil && len(all) != len(endpoints[program]) {
 				err = fmt.Errorf("%d are up", len(all))

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 var update = flag.Bool("update", false, "write the files that are made from others")

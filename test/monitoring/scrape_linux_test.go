@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // endpoints are where the programs' metrics are.
@@ -56,7 +57,7 @@ func (b *bed) scrape(program string) (daemon.Samples, error) {
 // counted waits until a counter of a program has increased.
 func (b *bed) counted(t *testing.T, program, metric string, labels ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s counts %s %v", program, metric, labels), func() error {
+	kit.Succeeds(t, bounded, fmt.Sprintf("%s counts %s %v", program, metric, labels), func() error {
 		samples, err := b.scrape(program)
 		if err == nil && samples.Sum(metric, labels...) == 0 {
 			err = errors.New("0")

@@ -23,6 +23,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const (
@@ -188,7 +189,7 @@ func (s *server) isReady() error {
 // awaitReady waits until the server is ready.
 func (s *server) awaitReady(t *testing.T) {
 	t.Helper()
-	eventually(t, "clusterdns is ready", s.isReady)
+	kit.Succeeds(t, bounded, "clusterdns is ready", s.isReady)
 }
 
 // wantLines fails the test unless the log, after its first before bytes, has want lines with all of these words.
@@ -212,7 +213,7 @@ func (s *server) lines(before int, words ...string) (all []string) {
 // awaitLine waits until the log, after its first before bytes, has a line with all of these words.
 func (s *server) awaitLine(t *testing.T, before int, words ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("the log has %q", words), func() error {
+	kit.Succeeds(t, bounded, fmt.Sprintf("the log has %q", words), func() error {
 		if len(s.lines(before, words...)) == 0 {
 			return fmt.Errorf("the log is\n%s", s.Output()[before:])
 		}

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -17,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/mcs-api/config/crd"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // The resources of the tests' objects.
@@ -84,7 +84,7 @@ func (c *cluster) installImports(t *testing.T) {
 // awaitResource waits until a resource is served, or is not.
 func (c *cluster) awaitResource(t *testing.T, resource schema.GroupVersionResource, served bool) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s is served: %t", resource.String(), served), func() error {
+	kit.Succeeds(t, bounded, fmt.Sprintf("%s is served: %t", resource.String(), served), func() error {
 		_, err := c.objects.Resource(resource).List(t.Context(), metav1.ListOptions{Limit: 1})
 		switch {
 		case served:
@@ -103,7 +103,7 @@ func (c *cluster) removeImports(t *testing.T) {
 	t.Helper()
 	all, name := c.objects.Resource(definitions), mcsv1beta1.ServiceImportFullName
 	kit.Must(t, all.Delete(t.Context(), name, metav1.DeleteOptions{}))
-	eventually(t, "the definition is removed", func() error {
+	kit.Succeeds(t, bounded, "the definition is removed", func() error {
 		if _, err := all.Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("get %s: error %w, want that it is not found", name, err)
 		}
@@ -117,7 +117,7 @@ func (c *cluster) removeImports(t *testing.T) {
 func (c *cluster) serve(t *testing.T, served ...string) {
 	t.Helper()
 	all := c.objects.Resource(definitions)
-	eventually(t, "the definition is changed", func() error {
+	kit.Succeeds(t, bounded, "the definition is changed", func() error {
 		definition, err := all.Get(t.Context(), mcsv1beta1.ServiceImportFullName, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // bounded limits the wait for an event that is due soon, on a busy machine.
@@ -181,22 +183,8 @@ func (a asking) want(t *testing.T, all ...wish) {
 // await waits until all replies are as wanted, and checks that they stay so.
 func (a asking) await(t *testing.T, what string, all ...wish) {
 	t.Helper()
-	eventually(t, what, func() error { return a.check(all...) })
+	kit.Succeeds(t, bounded, what, func() error { return a.check(all...) })
 	a.want(t, all...)
-}
-
-// eventually waits until a check passes, and ends the test if it does not in time.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	for end := time.Now().Add(bounded); ; time.Sleep(20 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s: %v", bounded, what, err)
-		}
-	}
 }
 
 // digEvery is the pause between two background runs of dig: each costs as much as thousands of answers.

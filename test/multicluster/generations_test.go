@@ -13,6 +13,8 @@ import (
 	"github.com/miekg/dns"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // versions is the number of changes of each subject.
@@ -183,7 +185,7 @@ func follow(t *testing.T, sub subject, servers []asking) (took []time.Duration) 
 		sub.change(t, version)
 		begin := time.Now()
 		for i, a := range servers {
-			eventually(t, fmt.Sprint("version ", version), func() error {
+			kit.Succeeds(t, bounded, fmt.Sprint("version ", version), func() error {
 				return a.check(wish{sub.name, dns.TypeToString[sub.qtype], sub.answer(version)})
 			})
 			if err := all[i].seen(1, sub.answer(version)); err != nil {

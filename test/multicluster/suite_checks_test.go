@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -99,14 +100,14 @@ func (s suiteCheck) try(t *testing.T, cs *clusterset, networks map[*cluster]*net
 		r.replicas = 2
 	}
 	s.create(t, r)
-	eventually(t, "the Service has its endpoints", func() error {
+	kit.Succeeds(t, bounded, "the Service has its endpoints", func() error {
 		all, err := cs.west.readyEndpoints(r)
 		if err == nil && len(all) != r.replicas {
 			err = fmt.Errorf("%d endpoints, want %d", len(all), r.replicas)
 		}
 		return err
 	})
-	eventually(t, "the Service is imported", func() error {
+	kit.Succeeds(t, bounded, "the Service is imported", func() error {
 		for _, c := range cs.all() {
 			if _, err := c.readImport(r); err != nil {
 				return err

@@ -12,14 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/mcs-api/config/crd"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -234,7 +233,7 @@ func (c *cluster) serveDNS(t *testing.T, n *netns.Namespace, conf configuration)
 			"-conf", write(corefile.String()), "-localip", nodeAddress, "-syncinterval", "1")
 	}
 	n.Etc(t, "resolv.conf", "search svc.cluster.local cluster.local\nnameserver "+server+"\noptions ndots:5\n")
-	eventually(t, "pods get answers", func() error {
+	kit.Succeeds(t, bounded, "pods get answers", func() error {
 		out, err := n.Try("dig", "@"+server, "+time=1", "+tries=1", "+short", "kubernetes.default.svc.cluster.local")
 		if err == nil && net.ParseIP(strings.TrimSpace(out)) == nil {
 			err = fmt.Errorf("dig: %q, want an address", out)

@@ -8,10 +8,10 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // Enter moves the test's goroutine to a thread with an empty network namespace, with lo up. The thread ends with the test.

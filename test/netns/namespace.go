@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // ownFiles is the folder with a folder for each namespace, whose files "ip netns exec" mounts over those of /etc.

@@ -13,9 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestBed sends queries from a pod to a server at the upstream host, and tests the parts of a bed.

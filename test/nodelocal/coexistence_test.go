@@ -45,7 +45,7 @@ func TestHungInstance(t *testing.T) {
 	n := newNode(t)
 	first := n.run(t, n.withFallback("first"))
 	n.start(t, n.withFallback("second"))
-	waitFor(t, startTimeout, "the second instance to answer", func() error {
+	kit.Succeeds(t, startTimeout, "the second instance to answer", func() error {
 		if by := n.servers(t, 20); by["second"] == 0 {
 			return fmt.Errorf("answers by %v", by)
 		}
@@ -58,7 +58,7 @@ func TestHungInstance(t *testing.T) {
 		t.Errorf("with one instance frozen: answers by %v", by)
 	}
 	first.Thaw(t)
-	waitFor(t, bounded, "the lease", func() error { return n.leased(local4) })
+	kit.Succeeds(t, bounded, "the lease", func() error { return n.leased(local4) })
 }
 
 // TestPredecessor has leftover rules of a killed node-local-dns: they would keep packets from cluster DNS when nodecache
@@ -72,7 +72,7 @@ func TestPredecessor(t *testing.T) {
 		}
 	}
 	p := n.run(t, n.withFallback("local"))
-	waitFor(t, bounded, "the rules to be removed", func() error {
+	kit.Succeeds(t, bounded, "the rules to be removed", func() error {
 		if rules := n.iptables(t); len(rules) > 0 {
 			return fmt.Errorf("%q", rules)
 		}
@@ -91,7 +91,7 @@ func TestOtherBackend(t *testing.T) {
 	kit.Write(t, path, configured.text())
 	p := n.Node.Start(t, program(t), "-conf", path)
 	n.waitAnswer(t, startTimeout, local4, "local")
-	waitFor(t, startTimeout, "the rules", func() error {
+	kit.Succeeds(t, startTimeout, "the rules", func() error {
 		if len(n.iptables(t)) == 0 {
 			return errors.New("none")
 		}
@@ -99,7 +99,7 @@ func TestOtherBackend(t *testing.T) {
 	})
 	kit.Write(t, path, n.withFallback("local").text())
 	p.Signal(t, syscall.SIGUSR1)
-	waitFor(t, startTimeout, "removal of iptables rules except those that accept", func() error {
+	kit.Succeeds(t, startTimeout, "removal of iptables rules except those that accept", func() error {
 		accepts := 0
 		for _, r := range n.iptables(t) {
 			if strings.Contains(r, "NOTRACK") {
@@ -112,7 +112,7 @@ func TestOtherBackend(t *testing.T) {
 		}
 		return nil
 	})
-	waitFor(t, bounded, "the lease", func() error { return n.leased(local4) })
+	kit.Succeeds(t, bounded, "the lease", func() error { return n.leased(local4) })
 	p.Kill(t)
 	n.waitAnswer(t, bounded, local4, "upstream")
 }
@@ -153,7 +153,7 @@ func TestSetupNone(t *testing.T) {
 	n.Node.Run(t, "ip", "link", "del", device)
 	n.Node.Run(t, "nft", "delete", "table", "inet", table)
 	n.waitAnswer(t, bounded, local4, "local")
-	waitFor(t, bounded, "the lease", func() error { return n.leased(local4) })
+	kit.Succeeds(t, bounded, "the lease", func() error { return n.leased(local4) })
 }
 
 // TestForeignAddressOnLo starts nodecache on an address that an administrator has added to lo.
@@ -183,7 +183,7 @@ func TestOwnPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Node.Start(t, program(t), "-conf", path)
-	waitFor(t, startTimeout, "the lease", func() error { return n.leased(local4) })
+	kit.Succeeds(t, startTimeout, "the lease", func() error { return n.leased(local4) })
 	if out := n.Pod[0].Dig(t, "+short", "-p", "1053", "@"+local4.String(), "x.test", "TXT"); !strings.Contains(out, "local") {
 		t.Errorf("from a pod: %q", out)
 	}
@@ -254,13 +254,13 @@ add rule inet fw in reject`)
 	n.Node.Run(t, "iptables", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
 	n.Node.Run(t, "iptables", "-P", "INPUT", "DROP") // nodecache accepts DNS here by itself
 	p := n.run(t, n.withFallback("local"))
-	waitFor(t, startTimeout, "the verification", func() error {
+	kit.Succeeds(t, startTimeout, "the verification", func() error {
 		if rules := n.iptables(t); len(rules) < 4 {
 			return fmt.Errorf("%q", rules)
 		}
 		return nil
 	})
-	waitFor(t, startTimeout, "the lease", func() error { return n.leased(local4) })
+	kit.Succeeds(t, startTimeout, "the lease", func() error { return n.leased(local4) })
 	out, _ := n.Node.Try(program(t), "doctor", "-localip", local4.String()) // other checks may fail on this node
 	if !regexp.MustCompile(`(?m)^ok +rules of others +chain inet fw in, rule with handle \d+ rejects: UDP and TCP to 169.254.20.10; queries arrive`).MatchString(out) {
 		t.Errorf("doctor does not rate the firewall by the arrival of queries:\n%s", out)

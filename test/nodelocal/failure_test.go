@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -164,12 +163,12 @@ func TestFallbackOfBothFamilies(t *testing.T) {
 	n.restartClusterDNS(t, fmt.Sprintf("kube-dns-upstream.kube-system.svc.cluster.local 5 IN AAAA %v", n.Upstream.IPv6))
 	p := n.startDualStack(t, n.Upstream.IPv4)
 	for _, a := range []netip.Addr{local4, local6} {
-		waitFor(t, startTimeout, "the lease", func() error { return n.leased(a) })
+		kit.Succeeds(t, startTimeout, "the lease", func() error { return n.leased(a) })
 	}
 	p.Freeze(t)
 	for _, a := range []netip.Addr{local4, local6} {
 		for _, network := range []string{"udp", "tcp"} {
-			waitFor(t, startTimeout, fmt.Sprintf("cluster DNS to answer on %v over %s", a, network), func() error {
+			kit.Succeeds(t, startTimeout, fmt.Sprintf("cluster DNS to answer on %v over %s", a, network), func() error {
 				record, err := n.Pod[0].Ask(network, a, "frozen.cluster.local.", time.Second)
 				if err == nil && record[0] != "upstream" {
 					return fmt.Errorf("%q answers", record)
@@ -240,7 +239,7 @@ func (n *node) restartClusterDNS(t *testing.T, record string) {
 	reverse := fmt.Sprintf("template IN PTR in-addr.arpa {\n        match ^2\\.0\\.2\\.10\\.\n        answer \"{{ .Name }} 5 IN PTR %s.\"\n        fallthrough\n    }", fields[0])
 	forward := fmt.Sprintf("template IN ANY %s {\n        answer \"%s. 5 IN %s %s\"\n    }", fields[0], fields[0], fields[3], fields[4])
 	n.dns = n.Upstream.Start(t, program(t), "-conf", corefile(t, reverse, forward, answering("upstream")))
-	waitFor(t, startTimeout, "cluster DNS to answer", func() error {
+	kit.Succeeds(t, startTimeout, "cluster DNS to answer", func() error {
 		_, err := n.Upstream.Ask("tcp", n.Upstream.IPv6, "up.test.", time.Second)
 		return err
 	})

@@ -115,7 +115,7 @@ func TestRepair(t *testing.T) {
 			words := strings.Fields(damage)
 			n.Node.Run(t, words[0], words[1:]...)
 			start := time.Now()
-			waitFor(t, bounded, "the repair", func() error {
+			kit.Succeeds(t, bounded, "the repair", func() error {
 				all := n.links(t)
 				if len(all) != 1 || !slices.Equal(all[0].prefixes(), link.prefixes()) || !slices.Contains(all[0].Flags, "UP") {
 					return fmt.Errorf("interfaces %v", all)
@@ -152,7 +152,7 @@ func TestOverlap(t *testing.T) {
 		next := n.start(t, configured)
 		// With IPv6 the kernel gives the second instance no datagram while the first has sockets: those of the fast path
 		// are another group, after that of the first.
-		waitFor(t, startTimeout, generation+" to serve", func() error {
+		kit.Succeeds(t, startTimeout, generation+" to serve", func() error {
 			for _, a := range both {
 				if !strings.Contains(next.Output(), fmt.Sprintf("Lease of %v acquired", a)) {
 					return errors.New(next.Output())
@@ -183,7 +183,7 @@ func TestOverlap(t *testing.T) {
 func waitAll(t *testing.T, streams load, who string) {
 	t.Helper()
 	for _, s := range streams {
-		waitFor(t, startTimeout, who+" to answer a query of the load", func() error {
+		kit.Succeeds(t, startTimeout, who+" to answer a query of the load", func() error {
 			if s.Report().By()[who] == 0 {
 				return errors.New(s.Report().String())
 			}
@@ -231,7 +231,7 @@ func testReload(t *testing.T, bind string) {
 	p := n.Node.Start(t, program(t), "-conf", path)
 	for _, a := range both {
 		n.waitAnswer(t, startTimeout, a, "first")
-		waitFor(t, startTimeout, "the lease", func() error { return n.leased(a) })
+		kit.Succeeds(t, startTimeout, "the lease", func() error { return n.leased(a) })
 	}
 	link, rules := n.links(t), n.rules()
 	streams := n.startLoad(t, both...)
@@ -267,7 +267,7 @@ func TestIPTables(t *testing.T) {
 	configured := cache{who: "local", addresses: both, options: []string{"backend iptables", "health 8080"}}
 	p := n.run(t, configured)
 	var rules []string
-	waitFor(t, startTimeout, "the rules", func() error { // it answers while they are set
+	kit.Succeeds(t, startTimeout, "the rules", func() error { // it answers while they are set
 		rules = n.iptables(t)
 		if want := 12 * len(both); len(rules) != want {
 			return fmt.Errorf("%d rules, want %d:\n%s", len(rules), want, strings.Join(rules, "\n"))

@@ -13,9 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -64,7 +63,7 @@ func newNode(t *testing.T) *node {
 	netns.Require(t, "ip", "nft", "iptables", "conntrack", "dig")
 	n := &node{Bed: netns.New(t)}
 	n.dns = n.Upstream.Start(t, program(t), "-conf", corefile(t, answering("upstream")))
-	waitFor(t, startTimeout, "cluster DNS to answer", func() error {
+	kit.Succeeds(t, startTimeout, "cluster DNS to answer", func() error {
 		_, err := n.Upstream.Ask("tcp", n.Upstream.IPv6, "up.test.", time.Second)
 		return err
 	})
@@ -143,7 +142,7 @@ func (n *node) run(t *testing.T, c cache) *netns.Process {
 	for _, a := range c.addresses {
 		n.waitAnswer(t, startTimeout, a, c.who)
 		if c.hasLease() {
-			waitFor(t, startTimeout, "the lease", func() error { return n.leased(a) })
+			kit.Succeeds(t, startTimeout, "the lease", func() error { return n.leased(a) })
 		}
 	}
 	return p
@@ -162,7 +161,7 @@ func (c cache) hasLease() bool {
 // waitAnswer waits until this server answers the pods on an address.
 func (n *node) waitAnswer(t *testing.T, timeout time.Duration, address netip.Addr, who string) {
 	t.Helper()
-	waitFor(t, timeout, fmt.Sprintf("%s to answer on %v", who, address), func() error {
+	kit.Succeeds(t, timeout, fmt.Sprintf("%s to answer on %v", who, address), func() error {
 		record, err := n.Pod[0].Ask("udp", address, "wait.test.", 500*time.Millisecond)
 		if err == nil && record[0] != who {
 			return fmt.Errorf("%q answers", record)
@@ -182,24 +181,10 @@ func addressList(all []netip.Addr) string {
 // waitLog waits until a program's output contains a text, and fails with all of the output.
 func waitLog(t *testing.T, timeout time.Duration, p *netns.Process, text string) {
 	t.Helper()
-	waitFor(t, timeout, fmt.Sprintf("%q in the log", text), func() error {
+	kit.Succeeds(t, timeout, fmt.Sprintf("%q in the log", text), func() error {
 		if !strings.Contains(p.Output(), text) {
 			return errors.New(p.Output())
 		}
 		return nil
 	})
-}
-
-// waitFor waits until a check passes, and fails the test if it does not in time.
-func waitFor(t *testing.T, timeout time.Duration, what string, check func() error) {
-	t.Helper()
-	for end := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("waited %v for %s: %v", timeout, what, err)
-		}
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -60,7 +61,7 @@ func TestQuestionOverLo(t *testing.T) {
 			n.Node.Run(t, "nft", firewalld)
 			p := n.start(t, cache{who: "local", addresses: both, options: []string{c.option}, more: []string{"prometheus :9253"}})
 			for _, a := range both {
-				waitFor(t, startTimeout, "the lease", func() error { return n.leased(a) })
+				kit.Succeeds(t, startTimeout, "the lease", func() error { return n.leased(a) })
 			}
 			if !strings.Contains(p.Output(), c.line) {
 				t.Errorf("no line %q", c.line)
@@ -88,7 +89,7 @@ func TestQuestionRepair(t *testing.T) {
 	want := devices()
 	for _, damage := range []string{"link del nodelocaldns-q0", "link set nodelocaldns-q1 down", "route del 169.254.253.53 dev nodelocaldns-q0"} {
 		n.Node.Run(t, "ip", strings.Fields(damage)...)
-		waitFor(t, startTimeout, "the repair after "+damage, func() error {
+		kit.Succeeds(t, startTimeout, "the repair after "+damage, func() error {
 			if links := n.Node.Run(t, "ip", "link"); !strings.Contains(links, "nodelocaldns-q1") {
 				return errors.New(links)
 			}
@@ -109,7 +110,7 @@ func TestFirewallThatRejects(t *testing.T) {
 	configured := cache{who: "local", addresses: both, options: []string{n.fallbacks()}, more: []string{"ready 127.0.0.1:8181"}}
 	logs := func(p *netns.Process, text string, address netip.Addr) {
 		t.Helper()
-		waitFor(t, startTimeout, "the log to name the interface", func() error {
+		kit.Succeeds(t, startTimeout, "the log to name the interface", func() error {
 			for line := range strings.Lines(p.Output()) {
 				if strings.Contains(line, fmt.Sprintf(text, address)) && strings.Contains(line, "interface nodelocaldns-q1") {
 					return nil
@@ -186,7 +187,7 @@ func TestOverlapOfUnlikeQuestions(t *testing.T) {
 			second := n.start(t, configured)
 			const probes, pause = 10, 300 * time.Millisecond
 			inARow := 0
-			waitFor(t, startTimeout, "second instance ready for a while", func() error {
+			kit.Succeeds(t, startTimeout, "second instance ready for a while", func() error {
 				for err := n.ready("8282"); inARow < probes; err = n.ready("8282") {
 					if inARow++; err != nil {
 						inARow = 0

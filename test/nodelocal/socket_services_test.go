@@ -13,12 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	bpflink "github.com/cilium/ebpf/link"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -31,7 +30,7 @@ func translateSockets(t *testing.T, service, replica netip.Addr) (procs string) 
 	group := filepath.Join(root, fmt.Sprintf("nearside-test-%d", os.Getpid()))
 	kit.Must(t, os.Mkdir(group, 0o755))
 	t.Cleanup(func() {
-		waitFor(t, bounded, "the end of the control group", func() error { return os.Remove(group) })
+		kit.Succeeds(t, bounded, "the end of the control group", func() error { return os.Remove(group) })
 		if err := syscall.Unmount(root, 0); err != nil {
 			t.Error(err)
 		}
@@ -85,7 +84,7 @@ func TestServicesTranslatedAtSockets(t *testing.T) {
 	t.Run("a replica answers pods while nodecache hangs", func(t *testing.T) {
 		p := start(t, cache{who: "local", addresses: []netip.Addr{local4}, options: []string{fmt.Sprintf("fallback %v", upstream4)}})
 		n.waitAnswer(t, startTimeout, local4, "local")
-		waitFor(t, startTimeout, "the lease", func() error { return n.leased(local4) })
+		kit.Succeeds(t, startTimeout, "the lease", func() error { return n.leased(local4) })
 		waitLog(t, bounded, p, "sent to the replica "+n.Upstream.IPv4.String())
 		if out := doctor(); !doctorSays(out, "ok", "fallback 169.254.20.10", "cluster DNS") {
 			t.Errorf("doctor:\n%s", out)
@@ -103,7 +102,7 @@ func TestServicesTranslatedAtSockets(t *testing.T) {
 	})
 	t.Run("doctor fails for a fallback that is translated only for sockets", func(t *testing.T) {
 		p := n.start(t, cache{who: "local", addresses: []netip.Addr{local4}, options: []string{fmt.Sprintf("fallback %v", upstream4)}})
-		waitFor(t, startTimeout, "the lease", func() error { return n.leased(local4) })
+		kit.Succeeds(t, startTimeout, "the lease", func() error { return n.leased(local4) })
 		if out := doctor(); !doctorSays(out, "fail", "fallback 169.254.20.10", "lost") {
 			t.Errorf("doctor:\n%s", out)
 		}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -103,7 +102,7 @@ func (n *node) startResolvers(t *testing.T) {
 	for who, address := range map[string]string{"resolver": resolver, "stub": stub} {
 		n.Upstream.Run(t, "ip", "addr", "add", address+"/24", "dev", "eth0")
 		n.Upstream.Start(t, program(t), "-reuseport", "-conf", corefile(t, "bind "+address, answering(who)))
-		waitFor(t, startTimeout, who+" to answer", func() error {
+		kit.Succeeds(t, startTimeout, who+" to answer", func() error {
 			record, err := n.Node.Ask("tcp", netip.MustParseAddr(address), "up.test.", time.Second)
 			if err == nil && record[0] != who {
 				return fmt.Errorf("%q answers", record)
@@ -139,7 +138,7 @@ func (s stock) run(t *testing.T, n *node) *netns.Process {
 // the pod.
 func (s stock) waitCached(t *testing.T, n *node, address netip.Addr) {
 	t.Helper()
-	waitFor(t, startTimeout, fmt.Sprintf("nodecache to ask cluster DNS for a client of %v", address), func() error {
+	kit.Succeeds(t, startTimeout, fmt.Sprintf("nodecache to ask cluster DNS for a client of %v", address), func() error {
 		name := fmt.Sprintf("q%d.cluster.local.", time.Now().UnixNano())
 		record, err := n.Pod[0].Ask("udp", address, name, time.Second)
 		if err != nil {
@@ -189,7 +188,7 @@ func (n *node) testStock(t *testing.T, s stock, before string) {
 func (n *node) testStockOverlap(t *testing.T, s stock, before string) {
 	first := s.run(t, n)
 	second := s.run(t, n)
-	waitFor(t, startTimeout, "the second to serve", func() error {
+	kit.Succeeds(t, startTimeout, "the second to serve", func() error {
 		if !strings.Contains(second.Output(), "CoreDNS-") {
 			return errors.New(second.Output())
 		}
@@ -213,7 +212,7 @@ func (n *node) testStockKilled(t *testing.T, s stock) {
 	p := s.run(t, n)
 	p.Kill(t)
 	for _, a := range s.locals {
-		waitFor(t, bounded, fmt.Sprintf("cluster DNS to answer on %v", a), func() error {
+		kit.Succeeds(t, bounded, fmt.Sprintf("cluster DNS to answer on %v", a), func() error {
 			record, err := n.Pod[0].Ask("udp", a, "killed.cluster.local.", 500*time.Millisecond)
 			if err == nil && record[0] != "upstream" {
 				return fmt.Errorf("got %q", record)

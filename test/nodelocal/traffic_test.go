@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestPodsThatAreDropped has packet filters that drop queries of pods, and not the server's own: of IPv4 by the address
@@ -54,7 +56,7 @@ func TestPodsThatAreDropped(t *testing.T) {
 	}
 	for _, a := range both {
 		n.waitAnswer(t, startTimeout, a, "local")
-		waitFor(t, startTimeout, "the lease", func() error { return n.leased(a) })
+		kit.Succeeds(t, startTimeout, "the lease", func() error { return n.leased(a) })
 	}
 	if text := p.Output(); strings.Contains(text, "ended: the rules let in") {
 		t.Errorf("a flood ends the lease:\n%s", text)
@@ -64,7 +66,7 @@ func TestPodsThatAreDropped(t *testing.T) {
 		`add rule inet guard in ip saddr 10.1.0.0/16 th dport 53 drop; add rule inet guard in iifname "pod*" meta nfproto ipv6 udp dport 53 drop`)
 	start := time.Now()
 	waiting := slices.Clone(both)
-	waitFor(t, startTimeout, "the leases to end", func() error {
+	kit.Succeeds(t, startTimeout, "the leases to end", func() error {
 		waiting = slices.DeleteFunc(waiting, func(a netip.Addr) bool {
 			_, err := n.Pod[0].Ask("udp", a, "dropped.test.", 100*time.Millisecond)
 			return err == nil && strings.Contains(p.Output(), fmt.Sprintf("Lease of %v ended: the rules let in ", a))

@@ -18,8 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +25,7 @@ import (
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -265,7 +264,7 @@ func serve(t *testing.T, n *netns.Namespace, address, name string) {
 			r.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 5}, Txt: []string{name + " over " + network}}}
 			_ = w.WriteMsg(r) // the client may have closed its socket
 		})}
-		await(t, "a socket on "+address, func() error { // an IPv6 address is tentative for a moment
+		kit.Succeeds(t, patience, "a socket on "+address, func() error { // an IPv6 address is tentative for a moment
 			return n.Do(func() (err error) {
 				if network == "udp" {
 					server.PacketConn, err = net.ListenPacket(network, net.JoinHostPort(address, "53"))
@@ -294,7 +293,7 @@ func (n *node) awaitAnswers(t *testing.T) {
 				"a.0.0.0.9.6.0.0.0.0.d.f.ip6.arpa.": "cluster DNS over tcp",
 				"www.example.com.":                  "resolver over tcp",
 			} {
-				await(t, fmt.Sprintf("%s from %s over %s", name, address, network), func() error {
+				kit.Succeeds(t, patience, fmt.Sprintf("%s from %s over %s", name, address, network), func() error {
 					got, err := n.Pod[0].Ask(network, netip.MustParseAddr(address), name, 2*time.Second)
 					if err == nil && got[0] != want {
 						err = fmt.Errorf("got %q, want %q", got, want)
@@ -330,7 +329,7 @@ func (n *node) awaitPage(t *testing.T, from *netns.Namespace, url, text string) 
 	t.Helper()
 	client := from.Client()
 	client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
-	await(t, url, func() error {
+	kit.Succeeds(t, patience, url, func() error {
 		r, err := client.Get(url)
 		if err != nil {
 			return err
@@ -353,18 +352,5 @@ func (n *node) checkCorefile(t *testing.T) {
 	kit.Must(t, err)
 	if bytes.Contains(text, []byte("PILLAR__")) || bytes.Contains(text, []byte("PROMETHEUS__")) {
 		t.Errorf("variables remain in\n%s", text)
-	}
-}
-
-func await(t *testing.T, what string, check func() error) {
-	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: %v", what, err)
-		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -63,7 +64,7 @@ func (n *node) waitFor(t *testing.T, all ...*pod) {
 	for _, p := range all {
 		l := lookup{name: "both-#.outside.example"}.next() // answers without a list are not stored for clients with one
 		for _, server := range []string{local, local6} {
-			eventually(t, "the search list of "+p.String()+" is known", func() error {
+			kit.Succeeds(t, maxWait, "the search list of "+p.String()+" is known", func() error {
 				return querier{from: p.Namespace, server: server, network: "udp"}.check(l.name+"."+p.search[0]+".", "A", "192.0.2.1 at "+l.name+".")
 			})
 		}

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // outsideNames are lookups of names outside of the cluster that exist only without a suffix.
@@ -57,7 +59,7 @@ func testClusterDown(t *testing.T, server *clusterServer, k kinds, all []resolve
 		})
 	}
 	t.Run("mended", func(t *testing.T) {
-		eventually(t, "cluster names are answered again", func() error {
+		kit.Succeeds(t, maxWait, "cluster names are answered again", func() error {
 			name := lookup{name: "missing-#"}.next().name + ".shop.svc.cluster.local."
 			return querier{from: k.shop.Namespace, server: local, network: "udp"}.check(name, "A", "NXDOMAIN")
 		})
@@ -127,7 +129,7 @@ func (s *stream) wait(t *testing.T, n int) {
 	t.Helper()
 	count := func() int { s.mu.Lock(); defer s.mu.Unlock(); return s.answers }
 	first := count()
-	eventually(t, "the stream has answers", func() error {
+	kit.Succeeds(t, maxWait, "the stream has answers", func() error {
 		if got := count() - first; got < n {
 			return fmt.Errorf("%d answers", got)
 		}
@@ -157,7 +159,7 @@ func (n *node) reload(t *testing.T) {
 	const done = "Reloading complete"
 	before := strings.Count(n.cache.Output(), done)
 	n.cache.Signal(t, syscall.SIGUSR1)
-	eventually(t, "nodecache has reloaded", func() error {
+	kit.Succeeds(t, maxWait, "nodecache has reloaded", func() error {
 		if strings.Count(n.cache.Output(), done) == before {
 			return fmt.Errorf("log:\n%s", n.cache.Output())
 		}

@@ -13,12 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -114,7 +113,7 @@ func (w *world) startCluster(t *testing.T, program, expansion, address, tapAddre
 	kit.Write(t, path, strings.NewReplacer("ADDRESS", address, "SOURCE", w.source(clusterAccount), "EXPANSION", expansion).Replace(clusterCorefile))
 	s := &clusterServer{Process: w.dns.Start(t, program, "-conf", path)}
 	client := w.dns.Client()
-	eventually(t, program+" is ready", func() error {
+	kit.Succeeds(t, maxWait, program+" is ready", func() error {
 		reply, err := client.Get("http://" + address + ":8181/ready")
 		if err != nil {
 			return err
@@ -193,7 +192,7 @@ func (n *node) startCache(t *testing.T, server *clusterServer, corefile string) 
 		"-basecorefile", base)
 	for _, address := range []string{local, local6} {
 		for _, network := range []string{"udp", "tcp"} {
-			eventually(t, "nodecache answers on "+n.name, func() error {
+			kit.Succeeds(t, maxWait, "nodecache answers on "+n.name, func() error {
 				select {
 				case <-n.cache.Ended():
 					t.Fatalf("nodecache ended:\n%s", n.cache.Output())
@@ -209,18 +208,4 @@ func (n *node) startCache(t *testing.T, server *clusterServer, corefile string) 
 func (n *node) metrics(t *testing.T) daemon.Samples {
 	t.Helper()
 	return daemon.Scrape(t, n.Client(), "127.0.0.1:9253")
-}
-
-// eventually waits until a check passes, and fails the test after maxWait.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	for end := time.Now().Add(maxWait); ; time.Sleep(50 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s: %v", maxWait, what, err)
-		}
-	}
 }

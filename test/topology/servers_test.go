@@ -12,10 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -88,12 +87,12 @@ func (c *cluster) startCluster(t *testing.T, user, options string, addresses ...
 	kit.Write(t, path, strings.NewReplacer("ADDRESSES", strings.Join(addresses, " "), "ADDRESS", addresses[0],
 		"KUBECONFIG", c.plane.KubeconfigFor(user), "OPTIONS", options).Replace(corefile))
 	s := &clusterServer{from: c.dns, address: addresses[0], Process: c.dns.Start(t, c.programs["clusterdns"], "-conf", path)}
-	eventually(t, "clusterdns is ready", func() error {
+	kit.Succeeds(t, maxWait, "clusterdns is ready", func() error {
 		_, err := get(s.from, "http://"+addresses[0]+":8181/ready")
 		return err
 	})
 	for _, a := range addresses {
-		eventually(t, "clusterdns answers", func() error { return querier{from: s.from, server: a}.check(common) })
+		kit.Succeeds(t, maxWait, "clusterdns answers", func() error { return querier{from: s.from, server: a}.check(common) })
 	}
 	return s
 }
@@ -161,7 +160,7 @@ func (c *cluster) startNode(t *testing.T, node int) {
 		environment = append(environment, "NODE_NAME="+name, "NODE_ZONE="+zones[node-1])
 	}
 	n.StartWith(t, environment, c.programs["nodecache"], args...)
-	eventually(t, "nodecache has a lease on "+name, func() error {
+	kit.Succeeds(t, maxWait, "nodecache has a lease on "+name, func() error {
 		if c.cacheMetric(t, node, `nearside_nodelocal_lease{address="`+local+`"} `) != 1 {
 			return fmt.Errorf("no lease on %s", name)
 		}
@@ -210,18 +209,4 @@ func get(from *netns.Namespace, url string) (page string, err error) {
 		err = fmt.Errorf("%s: %s: %s", url, reply.Status, text)
 	}
 	return string(text), err
-}
-
-// eventually waits until a check passes, and fails the test after maxWait.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	for end := time.Now().Add(maxWait); ; time.Sleep(50 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s: %v", maxWait, what, err)
-		}
-	}
 }

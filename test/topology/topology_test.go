@@ -9,6 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestTopology sends queries from pods of three nodes in two zones, through nodecache and directly to clusterdns.
@@ -149,7 +151,7 @@ func testTrust(t *testing.T, c *cluster) {
 					t.Error(err)
 				}
 			}
-			eventually(t, "the metric", func() error {
+			kit.Succeeds(t, maxWait, "the metric", func() error {
 				for label, n := range c.server.counts(t) {
 					want := before[label]
 					if label == tc.count {
@@ -215,7 +217,7 @@ func testWithoutNodes(t *testing.T, c *cluster) {
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantAll(t, tc.querier, append(expectations(tc.seen), common...)) })
 	}
-	eventually(t, "the error is logged", func() error {
+	kit.Succeeds(t, maxWait, "the error is logged", func() error {
 		if !strings.Contains(s.Output(), "nodes is forbidden") {
 			return fmt.Errorf("log:\n%s", s.Output())
 		}
@@ -302,7 +304,7 @@ func (c *cluster) follow(t *testing.T, now views) {
 
 func (c *cluster) waitFor(t *testing.T, q querier, seen map[string]string) {
 	t.Helper()
-	eventually(t, q.String(), func() error { return q.check(expectations(seen)) })
+	kit.Succeeds(t, maxWait, q.String(), func() error { return q.check(expectations(seen)) })
 }
 
 // testOutage kills the API server: the answers stay the same, also those of nodecache after its stored answers have expired.
@@ -310,7 +312,7 @@ func testOutage(t *testing.T, c *cluster, now views) {
 	before := c.server.counts(t)["option"]
 	c.plane.KillAPIServer()
 	all := append(c.cached(), c.direct()...)
-	eventually(t, "each nodecache queries clusterdns again", func() error {
+	kit.Succeeds(t, maxWait, "each nodecache queries clusterdns again", func() error {
 		for _, from := range all {
 			wantAll(t, from.querier, append(expectations(now.seenBy(from.column)), common...))
 		}

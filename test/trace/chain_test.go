@@ -8,11 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/zipkin"
 )
 
@@ -85,7 +84,7 @@ func TestEveryQuery(t *testing.T) {
 				network := []string{"udp", "tcp"}[n%2]
 				replies := map[bool]string{}
 				for traced, server := range servers {
-					replies[traced] = answers(ask(t, network, server.Addr, tc.question, tc.qtype))
+					replies[traced] = answers(kit.Ask(t, network, server.Addr, tc.question, tc.qtype))
 				}
 				if replies[true] != replies[false] {
 					t.Errorf("with trace %s\nwithout %s", replies[true], replies[false])
@@ -140,8 +139,8 @@ func TestNodecache(t *testing.T) {
 	want := ""
 	for _, network := range []string{"udp", "tcp"} {
 		name := network + ".example."
-		ask(t, network, p.Addr, name, dns.TypeA)
-		ask(t, network, p.Addr, "1.nodelocal-health.", dns.TypeTXT)
+		kit.Ask(t, network, p.Addr, name, dns.TypeA)
+		kit.Ask(t, network, p.Addr, "1.nodelocal-health.", dns.TypeTXT)
 		want = fmt.Sprintf("servedns coredns.io/name=%s coredns.io/proto=%s coredns.io/rcode=NOERROR coredns.io/remote=127.0.0.1 coredns.io/type=A\n"+
 			"  errors\n    cache\n      forward\n        connect peer.address=%s\n", name, network, u.address)
 		if got := zipkin.Tree(z.Traces(t, 1, tagName, name)[0]); got != want {
@@ -160,9 +159,9 @@ func TestLog(t *testing.T) {
 	u, z := startUpstream(t), zipkin.New(t)
 	const corefile = ".:PORT {\n    bind 127.0.0.1\n    metadata\n    trace COLLECTOR {\n        zipkin_max_batch_interval 10ms\n    }\n    log . \"{name} has {/trace/traceid}\"\n    forward . UPSTREAM\n}\n"
 	p := start(t, daemon.Program(t, "clusterdns"), z, u, corefile)
-	ask(t, "udp", p.Addr, "a.example.", dns.TypeA)
+	kit.Ask(t, "udp", p.Addr, "a.example.", dns.TypeA)
 	want := "a.example. has " + z.Traces(t, 1, tagName, "a.example.")[0][0].TraceID + "\n"
-	within(t, want, func() bool { return strings.Contains(p.Output(), want) })
+	kit.Eventually(t, want, func() bool { return strings.Contains(p.Output(), want) })
 }
 
 // TestAttempts has two upstreams, of which one is dead: each attempt has a span, which ends with it.

@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/zipkin"
 )
 
@@ -42,7 +43,7 @@ func TestExit(t *testing.T) {
 			u, z := startUpstream(t), zipkin.New(t)
 			p := start(t, daemon.Program(t, program), z, u, traced(t, never))
 			for n := range 50 {
-				ask(t, "udp", p.Addr, strconv.Itoa(n)+".example.", dns.TypeA)
+				kit.Ask(t, "udp", p.Addr, strconv.Itoa(n)+".example.", dns.TypeA)
 			}
 			answered := make(chan *dns.Msg)
 			go func() {
@@ -55,7 +56,7 @@ func TestExit(t *testing.T) {
 			}()
 			<-u.received
 			p.Signal(t, syscall.SIGTERM)
-			within(t, "end begins", func() bool { return strings.Contains(p.Output(), "Shutting down") })
+			kit.Eventually(t, "end begins", func() bool { return strings.Contains(p.Output(), "Shutting down") })
 			close(u.release)
 			<-answered
 			if code, err := p.Wait(patience); code != 0 || err != nil {
@@ -83,7 +84,7 @@ func TestExitSlow(t *testing.T) {
 	corefile += ".:PORT {\n    bind 127.0.0.1\n}\n"
 	p := start(t, daemon.Program(t, "clusterdns"), z, u, corefile)
 	for n := range 20 {
-		ask(t, "udp", p.Addr, "a."+strconv.Itoa(n)+".example.", dns.TypeA)
+		kit.Ask(t, "udp", p.Addr, "a."+strconv.Itoa(n)+".example.", dns.TypeA)
 	}
 	p.Signal(t, syscall.SIGTERM)
 	z.Await(t, "ended requests", func(s zipkin.State) bool { return s.Ended == 20 })
@@ -97,7 +98,7 @@ func TestReload(t *testing.T) {
 	u, z := startUpstream(t), zipkin.New(t)
 	corefile := traced(t, never)
 	p := start(t, daemon.Program(t, "clusterdns"), z, u, corefile)
-	ask(t, "udp", p.Addr, "a.example.", dns.TypeA)
+	kit.Ask(t, "udp", p.Addr, "a.example.", dns.TypeA)
 	answered := make(chan error, 1)
 	go func() {
 		client := dns.Client{Timeout: patience}
@@ -107,8 +108,8 @@ func TestReload(t *testing.T) {
 	<-u.received
 	p.Configure(t, strings.NewReplacer("COLLECTOR", z.Address(), "UPSTREAM", u.address).Replace(traced(t, "service next\n zipkin_max_batch_interval 10ms")))
 	p.Signal(t, syscall.SIGUSR1)
-	within(t, "the next configuration serves", func() bool {
-		ask(t, "udp", p.Addr, "b.example.", dns.TypeA)
+	kit.Eventually(t, "the next configuration serves", func() bool {
+		kit.Ask(t, "udp", p.Addr, "b.example.", dns.TypeA)
 		s := z.Await(t, "state", func(zipkin.State) bool { return true })
 		roots := s.Roots(tagName, "b.example.")
 		return len(roots) > 0 && roots[len(roots)-1].LocalEndpoint.ServiceName == "next"
@@ -130,8 +131,8 @@ func TestRefusedReload(t *testing.T) {
 	p := start(t, daemon.Program(t, "clusterdns"), z, u, traced(t, "zipkin_max_batch_interval 10ms"))
 	p.Configure(t, strings.NewReplacer("COLLECTOR", "datadog 127.0.0.1:1", "UPSTREAM", u.address).Replace(traced(t, "every 1")))
 	p.Signal(t, syscall.SIGUSR1)
-	within(t, "error", func() bool { return strings.Contains(p.Output(), "Not reloaded") })
-	ask(t, "udp", p.Addr, "a.example.", dns.TypeA)
+	kit.Eventually(t, "error", func() bool { return strings.Contains(p.Output(), "Not reloaded") })
+	kit.Ask(t, "udp", p.Addr, "a.example.", dns.TypeA)
 	z.Traces(t, 1, tagName, "a.example.")
 }
 
@@ -157,7 +158,7 @@ func TestNoCollector(t *testing.T) {
 			for _, network := range []string{"udp", "tcp"} {
 				clients.Go(func() {
 					for n := range 200 {
-						if reply := ask(t, network, p.Addr, strconv.Itoa(n)+".example.", dns.TypeA); len(reply.Answer) != 1 {
+						if reply := kit.Ask(t, network, p.Addr, strconv.Itoa(n)+".example.", dns.TypeA); len(reply.Answer) != 1 {
 							t.Errorf("%s: %s", network, reply)
 						}
 					}
@@ -171,7 +172,7 @@ func TestNoCollector(t *testing.T) {
 			if tc.held {
 				z.Release()
 			}
-			within(t, tc.line, func() bool { return strings.Contains(p.Output(), tc.line) })
+			kit.Eventually(t, tc.line, func() bool { return strings.Contains(p.Output(), tc.line) })
 			if n := strings.Count(p.Output(), "plugin/trace: Spans are not sent"); n != 1 {
 				t.Errorf("%d lines:\n%s", n, p.Output())
 			}

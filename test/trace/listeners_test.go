@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/coredns/coredns/pb"
 	"github.com/miekg/dns"
 	"google.golang.org/grpc"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/zipkin"
 )
 
@@ -47,11 +46,11 @@ fast.example:PORT {
 }
 `, "METRICS", metrics)
 	p := start(t, daemon.Program(t, "nodecache"), z, u, corefile, "-metrics-listen-address=")
-	within(t, "fast path", func() bool { return strings.Contains(p.Output(), "fast path for fast.example.") })
+	kit.Eventually(t, "fast path", func() bool { return strings.Contains(p.Output(), "fast path for fast.example.") })
 	for _, network := range []string{"udp", "tcp"} {
 		for range 5 {
-			ask(t, network, p.Addr, network+".traced.example.", dns.TypeA)
-			ask(t, network, p.Addr, network+".fast.example.", dns.TypeA)
+			kit.Ask(t, network, p.Addr, network+".traced.example.", dns.TypeA)
+			kit.Ask(t, network, p.Addr, network+".fast.example.", dns.TypeA)
 		}
 		traces := z.Traces(t, 5, tagName, network+".traced.example.")
 		if tree := zipkin.Tree(traces[4]); len(traces) != 5 || !strings.HasPrefix(tree, "servedns coredns.io/name="+network+".traced.example. coredns.io/proto="+network+" coredns.io/rcode=NOERROR coredns.io/remote=127.0.0.1 ") {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/zipkin"
 )
 
@@ -89,7 +90,7 @@ func TestParity(t *testing.T) {
 			got := map[string]string{}
 			for name, server := range servers {
 				for range tc.times {
-					ask(t, tc.network, server.Addr, tc.question, tc.qtype)
+					kit.Ask(t, tc.network, server.Addr, tc.question, tc.qtype)
 				}
 				for _, trace := range collectors[name].Traces(t, tc.times, tagName, strings.Replace(tc.question, "old", "new", 1)) {
 					got[name] += once(zipkin.Tree(trace))

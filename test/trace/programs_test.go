@@ -19,26 +19,6 @@ const tagName = "coredns.io/name"
 // patience bounds all waits.
 const patience = 30 * time.Second
 
-func within(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !condition(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", patience, what)
-		}
-	}
-}
-
-// ask sends a query and returns the reply.
-func ask(t *testing.T, network, server, name string, qtype uint16) *dns.Msg {
-	t.Helper()
-	client := dns.Client{Net: network, Timeout: patience}
-	reply, _, err := client.Exchange(new(dns.Msg).SetQuestion(name, qtype), server)
-	if err != nil {
-		t.Fatalf("%s %s: %v", name, dns.TypeToString[qtype], err)
-	}
-	return reply
-}
-
 // upstream answers A queries, except for names below none.example. A query for held.example is received and waits.
 type upstream struct {
 	address  string

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // bounded is the time limit of immediate events, on a busy machine.
@@ -218,18 +218,8 @@ func TestEnds(t *testing.T) {
 			if client.conn != nil {
 				kit.Must(t, client.conn.Close())
 			}
-			until(t, func() bool { return s.Counts().Open == 0 })
+			kit.Eventually(t, "no connection is open", func() bool { return s.Counts().Open == 0 })
 		})
-	}
-}
-
-// until waits until a condition is true.
-func until(t *testing.T, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(bounded); !condition(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("condition not true within %s", bounded)
-		}
 	}
 }
 
@@ -414,10 +404,10 @@ func TestCounts(t *testing.T) {
 	second.query("d.test.")
 	second.answer()
 	kit.Must(t, second.conn.Close())
-	until(t, func() bool { return s.Counts().Open == 1 })
+	kit.Eventually(t, "one connection is open", func() bool { return s.Counts().Open == 1 })
 	if c := s.Counts(); c.TCP != 1 || len(c.PerConnection) != 0 || c.Connections != 0 || c.MaxOpen != 2 {
 		t.Errorf("counts: %+v", c)
 	}
 	s.HangUp()
-	until(t, func() bool { _, err := first.next(bounded); return err != nil })
+	kit.Eventually(t, "the first connection ends", func() bool { _, err := first.next(bounded); return err != nil })
 }

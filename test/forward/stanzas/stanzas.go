@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // Separator separates the errors of stanzas in the output of package stock.

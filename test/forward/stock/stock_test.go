@@ -7,13 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/coredns/caddy"
 	_ "github.com/coredns/coredns/core/dnsserver"
 	_ "github.com/coredns/coredns/plugin/forward"
 
 	"github.com/nearside-dns/nearside/test/forward/stanzas"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // variable is the environment variable with the path of the output: an error for each stanza, empty for none.

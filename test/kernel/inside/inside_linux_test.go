@@ -11,12 +11,11 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/test/kernel"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // addresses are the node-local addresses, of both families.

@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/test/kit"
-
 	"github.com/google/nftables"
 	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // The default names of nodecache's interface and table.
