@@ -3,7 +3,6 @@ package test
 import (
 	"encoding/hex"
 	"fmt"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -21,7 +20,7 @@ import (
 const callerOption = 65313
 
 // reporting answers every question with a TXT record: the server's name, the transport, and the content of the caller option.
-func reporting(who, network string) dns.HandlerFunc {
+func reporting(who string) dns.HandlerFunc {
 	return func(w dns.ResponseWriter, m *dns.Msg) {
 		caller := ""
 		if o := m.IsEdns0(); o != nil {
@@ -34,7 +33,7 @@ func reporting(who, network string) dns.HandlerFunc {
 		r := new(dns.Msg).SetReply(m)
 		r.Answer = []dns.RR{&dns.TXT{
 			Hdr: dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 5},
-			Txt: []string{who, network, caller},
+			Txt: []string{who, w.LocalAddr().Network(), caller},
 		}}
 		_ = w.WriteMsg(r) // the client may have closed its socket
 	}
@@ -44,33 +43,7 @@ func reporting(who, network string) dns.HandlerFunc {
 func serveReporting(t *testing.T, n *netns.Namespace, who, address string) {
 	t.Helper()
 	n.Run(t, "ip", "addr", "add", address+"/32", "dev", "eth0")
-	var udp, tcp dns.Server
-	err := n.Do(func() (err error) {
-		if udp.PacketConn, err = net.ListenPacket("udp", address+":53"); err != nil {
-			return err
-		}
-		tcp.Listener, err = net.Listen("tcp", address+":53")
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	udp.Handler, tcp.Handler = reporting(who, "udp"), reporting(who, "tcp")
-	for _, server := range []*dns.Server{&udp, &tcp} {
-		started := make(chan struct{})
-		server.NotifyStartedFunc = func() { close(started) }
-		go func() {
-			if err := server.ActivateAndServe(); err != nil {
-				t.Errorf("serve: %v", err)
-			}
-		}()
-		<-started
-		t.Cleanup(func() {
-			if err := server.Shutdown(); err != nil {
-				t.Errorf("shutdown: %v", err)
-			}
-		})
-	}
+	n.Serve(t, address+":53", reporting(who))
 }
 
 // Answers of the servers of stockNode, with the caller option of the nodecache there.

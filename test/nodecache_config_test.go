@@ -91,9 +91,7 @@ func TestNodecacheTemplate(t *testing.T) {
 func nameserver(t testing.TB, address string, delay time.Duration) (addr string, asked *atomic.Int64) {
 	t.Helper()
 	asked = new(atomic.Int64)
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	kit.Must(t, err)
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
+	addr = kit.Serve(t, "127.0.0.1:0", func(w dns.ResponseWriter, m *dns.Msg) {
 		asked.Add(1)
 		time.Sleep(delay)
 		r := new(dns.Msg).SetReply(m)
@@ -105,21 +103,7 @@ func nameserver(t testing.TB, address string, delay time.Duration) (addr string,
 			t.Logf("answer: %v", err)
 		}
 	})
-	server := &dns.Server{PacketConn: conn, Handler: handler}
-	started := make(chan struct{})
-	server.NotifyStartedFunc = func() { close(started) }
-	go func() {
-		if err := server.ActivateAndServe(); err != nil {
-			t.Logf("serve: %v", err)
-		}
-	}()
-	<-started
-	t.Cleanup(func() {
-		if err := server.Shutdown(); err != nil {
-			t.Errorf("shutdown: %v", err)
-		}
-	})
-	return conn.LocalAddr().String(), asked
+	return addr, asked
 }
 
 // question returns the rcode and, if there is one, the address of an answer.

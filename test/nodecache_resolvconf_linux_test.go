@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -71,32 +72,22 @@ func namespaceLacks() string {
 // resolver answers on port 53 of an address with a TXT record that names the transport of the query: "udp" or "tcp".
 func resolver(t *testing.T, address string, transports ...string) {
 	t.Helper()
-	for _, network := range transports {
-		server := &dns.Server{Addr: net.JoinHostPort(address, "53"), Net: network}
-		server.Handler = dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
-			r := new(dns.Msg).SetReply(m)
-			r.Answer = []dns.RR{&dns.TXT{
-				Hdr: dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET},
-				Txt: []string{address + "/" + network},
-			}}
-			if err := w.WriteMsg(r); err != nil {
-				t.Logf("answer: %v", err)
-			}
-		})
-		started := make(chan struct{})
-		server.NotifyStartedFunc = func() { close(started) }
-		go func() {
-			if err := server.ListenAndServe(); err != nil {
-				t.Errorf("resolver: %v", err)
-				close(started)
-			}
-		}()
-		<-started
-		t.Cleanup(func() {
-			if err := server.Shutdown(); err != nil {
-				t.Errorf("shutdown: %v", err)
-			}
-		})
+	packets, streams := kit.ListenBoth(t, net.JoinHostPort(address, "53"))
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
+		r := new(dns.Msg).SetReply(m)
+		r.Answer = []dns.RR{&dns.TXT{
+			Hdr: dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET},
+			Txt: []string{address + "/" + w.LocalAddr().Network()},
+		}}
+		if err := w.WriteMsg(r); err != nil {
+			t.Logf("answer: %v", err)
+		}
+	})
+	kit.Run(t, &dns.Server{PacketConn: packets, Handler: handler})
+	if slices.Contains(transports, "tcp") {
+		kit.Run(t, &dns.Server{Listener: streams, Handler: handler})
+	} else {
+		kit.Must(t, streams.Close())
 	}
 }
 

@@ -29,18 +29,11 @@ type failingUpstream struct {
 func startUpstream(t *testing.T) *failingUpstream {
 	t.Helper()
 	u := &failingUpstream{address: loopback(t)}
-	listener, err := net.Listen("tcp", u.address)
-	kit.Must(t, err)
-	conn, err := net.ListenPacket("udp", u.address)
-	kit.Must(t, err)
+	conn, listener := kit.ListenBoth(t, u.address)
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) { _ = w.WriteMsg(upstreamReply(t, q)) })
 	u.servers = [2]*dns.Server{{PacketConn: conn, Handler: handler}, {Listener: listener, Handler: handler}}
 	for _, s := range u.servers {
-		started := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(started) }
-		go func() { _ = s.ActivateAndServe() }()
-		<-started
-		t.Cleanup(func() { _ = s.Shutdown() }) // again, if the test has stopped it
+		kit.Run(t, s)
 	}
 	return u
 }

@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"net"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -42,32 +41,8 @@ func (c *cluster) startUpstream(t *testing.T) {
 		owner := record.Header().Name
 		records[owner] = append(records[owner], record)
 	}
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, query *dns.Msg) { answer(w, query, records) })
 	for _, address := range []string{outsideIPv4, outsideIPv6} {
-		at := netip.AddrPortFrom(netip.MustParseAddr(address), 53).String()
-		var packets net.PacketConn
-		var listener net.Listener
-		kit.Must(t, c.Outside.Do(func() (err error) {
-			if packets, err = net.ListenPacket("udp", at); err != nil {
-				return err
-			}
-			listener, err = net.Listen("tcp", at)
-			return err
-		}))
-		for _, server := range []*dns.Server{{PacketConn: packets, Handler: handler}, {Listener: listener, Handler: handler}} {
-			ready, ended := make(chan struct{}), make(chan error, 1)
-			server.NotifyStartedFunc = func() { close(ready) }
-			go func() { ended <- server.ActivateAndServe() }()
-			<-ready
-			t.Cleanup(func() {
-				if err := server.Shutdown(); err != nil {
-					t.Error(err)
-				}
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
-			})
-		}
+		c.Outside.Serve(t, net.JoinHostPort(address, "53"), func(w dns.ResponseWriter, query *dns.Msg) { answer(w, query, records) })
 	}
 }
 

@@ -84,7 +84,7 @@ func (b *bed) newObjects(t *testing.T) {
 // serve answers for all names and at all addresses of the outside.
 func (b *bed) serve(t *testing.T) {
 	t.Helper()
-	answer := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+	b.outside.Serve(t, "[::]:53", func(w dns.ResponseWriter, q *dns.Msg) {
 		m := new(dns.Msg)
 		m.SetReply(q)
 		m.RecursionAvailable = true
@@ -101,17 +101,4 @@ func (b *bed) serve(t *testing.T) {
 			t.Logf("reply to a program: %v", err)
 		}
 	})
-	for _, network := range []string{"udp", "tcp"} {
-		server := &dns.Server{Net: network, Handler: answer}
-		kit.Must(t, b.outside.Do(func() (err error) {
-			if network == "udp" {
-				server.PacketConn, err = net.ListenPacket(network, "[::]:53")
-			} else {
-				server.Listener, err = net.Listen(network, "[::]:53")
-			}
-			return err
-		}))
-		go func() { _ = server.ActivateAndServe() }()
-		t.Cleanup(func() { _ = server.Shutdown() })
-	}
 }

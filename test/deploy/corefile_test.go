@@ -142,19 +142,7 @@ func always(address string) dns.HandlerFunc {
 // upstream serves an address on a free port, over UDP and TCP, and returns the port's address.
 func upstream(t *testing.T, address string) string {
 	t.Helper()
-	at := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
-	for _, network := range []string{"udp", "tcp"} {
-		started, ended := make(chan struct{}), make(chan error, 1)
-		server := &dns.Server{Addr: at, Net: network, Handler: always(address), NotifyStartedFunc: func() { close(started) }}
-		go func() { ended <- server.ListenAndServe() }()
-		select {
-		case <-started:
-		case err := <-ended:
-			t.Fatalf("serve DNS: %v", err)
-		}
-		t.Cleanup(func() { _ = server.Shutdown() })
-	}
-	return at
+	return kit.Serve(t, "127.0.0.1:0", always(address))
 }
 
 // bootClusterDNS starts clusterdns with a Corefile and queries a Service.

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -70,22 +69,7 @@ func newNodeOf(t *testing.T, all objects, api *kubeapi.Server) *node {
 func serve(t *testing.T, n *netns.Namespace, at, address string) {
 	t.Helper()
 	n.Run(t, "ip", "addr", "add", at+"/32", "dev", "eth0")
-	var udp, tcp dns.Server
-	err := n.Do(func() (err error) {
-		if udp.PacketConn, err = net.ListenPacket("udp", at+":53"); err != nil {
-			return err
-		}
-		tcp.Listener, err = net.Listen("tcp", at+":53")
-		return err
-	})
-	kit.Must(t, err)
-	for _, server := range []*dns.Server{&udp, &tcp} {
-		started := make(chan struct{})
-		server.Handler, server.NotifyStartedFunc = always(address), func() { close(started) }
-		go func() { _ = server.ActivateAndServe() }() // it ends with the test
-		<-started
-		t.Cleanup(func() { _ = server.Shutdown() })
-	}
+	n.Serve(t, at+":53", always(address))
 }
 
 // start runs nodecache with the arguments and the capabilities of its container.

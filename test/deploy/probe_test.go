@@ -27,25 +27,16 @@ type dnsServer struct {
 // stoppable is upstream, which can be stopped.
 func stoppable(t *testing.T, address string) dnsServer {
 	t.Helper()
-	at := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
-	packets, err := net.ListenPacket("udp", at)
-	kit.Must(t, err)
-	listener, err := net.Listen("tcp", at)
-	kit.Must(t, err)
-	servers := []*dns.Server{{PacketConn: packets}, {Listener: listener}}
+	packets, streams := kit.ListenBoth(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t))))
+	servers := []*dns.Server{{PacketConn: packets, Handler: always(address)}, {Listener: streams, Handler: always(address)}}
 	for _, server := range servers {
-		started := make(chan struct{})
-		server.Handler, server.NotifyStartedFunc = always(address), func() { close(started) }
-		go func() { _ = server.ActivateAndServe() }() // it ends with the test
-		<-started
+		kit.Run(t, server)
 	}
-	stop := func() {
+	return dnsServer{at: packets.LocalAddr().String(), stop: func() {
 		for _, server := range servers {
-			_ = server.Shutdown() // it may have been stopped
+			kit.Must(t, server.Shutdown())
 		}
-	}
-	t.Cleanup(stop)
-	return dnsServer{at: at, stop: stop}
+	}}
 }
 
 // probed is nodecache as in Cilium's overlay, on loopback, with the command of the kubelet's startup probe.

@@ -100,9 +100,7 @@ func upstreamTLS(t *testing.T, address, name string) (at, ca string) {
 	kit.Must(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12})
 	kit.Must(t, err)
-	server := &dns.Server{Listener: listener, Handler: always(address)}
-	go func() { _ = server.ActivateAndServe() }() // it ends with the listener
-	t.Cleanup(func() { _ = listener.Close() })
+	kit.Run(t, &dns.Server{Listener: listener, Handler: always(address)})
 	return listener.Addr().String(), ca
 }
 

@@ -4,13 +4,11 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -91,12 +89,7 @@ func outsideReply(r *dns.Msg) *dns.Msg {
 // startOutside starts the resolver for names outside of the cluster and returns its address.
 func startOutside(t *testing.T) string {
 	t.Helper()
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
-	packets, err := net.ListenPacket("udp", address)
-	kit.Must(t, err)
-	listener, err := net.Listen("tcp", address)
-	kit.Must(t, err)
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+	return kit.Serve(t, "127.0.0.1:0", func(w dns.ResponseWriter, r *dns.Msg) {
 		m := outsideReply(r)
 		if opt := r.IsEdns0(); opt != nil {
 			m.SetEdns0(dns.DefaultMsgSize, opt.Do())
@@ -110,21 +103,4 @@ func startOutside(t *testing.T) string {
 		}
 		_ = w.WriteMsg(m) // the client may have closed its socket
 	})
-	for _, s := range []*dns.Server{{PacketConn: packets, Handler: handler}, {Listener: listener, Handler: handler}} {
-		ready := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(ready) }
-		failed := make(chan error, 1)
-		go func() { failed <- s.ActivateAndServe() }()
-		select {
-		case <-ready:
-		case err := <-failed:
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := s.Shutdown(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	return address
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -97,8 +97,7 @@ const outsideName = "lb"
 // startOutside starts a resolver for names outside of the cluster.
 func startOutside(t *testing.T) (address string) {
 	t.Helper()
-	address = net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+	return kit.Serve(t, "127.0.0.1:0", func(w dns.ResponseWriter, r *dns.Msg) {
 		m := new(dns.Msg).SetReply(r)
 		q := r.Question[0]
 		h := dns.RR_Header{Name: q.Name, Rrtype: q.Qtype, Class: dns.ClassINET, Ttl: 600}
@@ -118,23 +117,6 @@ func startOutside(t *testing.T) (address string) {
 		}
 		_ = w.WriteMsg(m) // the server may have closed its socket
 	})
-	for _, network := range []string{"udp", "tcp"} {
-		started := make(chan struct{})
-		s := &dns.Server{Addr: address, Net: network, Handler: handler, NotifyStartedFunc: func() { close(started) }}
-		failed := make(chan error, 1)
-		go func() { failed <- s.ListenAndServe() }()
-		select {
-		case <-started:
-		case err := <-failed:
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := s.Shutdown(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	return address
 }
 
 // ownAddresses returns the addresses of the machine besides loopback, which both servers have as their own.

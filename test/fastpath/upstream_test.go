@@ -3,7 +3,6 @@
 package fastpath
 
 import (
-	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -26,43 +25,11 @@ type upstream struct {
 func startUpstream(t *testing.T, handler dns.HandlerFunc) *upstream {
 	t.Helper()
 	u := &upstream{handler: handler}
-	var listener net.Listener
-	var conn net.PacketConn
-	for range 50 { // until one port is free for both
-		var err error
-		if conn, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
-			t.Fatal(err)
-		}
-		u.address = conn.LocalAddr().String()
-		if listener, err = net.Listen("tcp", u.address); err == nil {
-			break
-		}
-		kit.Must(t, conn.Close())
-	}
-	if listener == nil {
-		t.Fatal("no port is free for both TCP and UDP")
-	}
-	receiveBuffer(t, conn)
-	both := []*dns.Server{{PacketConn: conn, Handler: u}, {Listener: listener, Handler: u}}
-	var serving sync.WaitGroup
-	for _, s := range both {
-		started := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(started) }
-		serving.Go(func() {
-			if err := s.ActivateAndServe(); err != nil && !errors.Is(err, net.ErrClosed) {
-				t.Error(err)
-			}
-		})
-		<-started
-	}
-	t.Cleanup(func() {
-		for _, s := range both {
-			if err := s.Shutdown(); err != nil {
-				t.Error(err)
-			}
-		}
-		serving.Wait()
-	})
+	packets, streams := kit.ListenBoth(t, "127.0.0.1:0")
+	u.address = packets.LocalAddr().String()
+	receiveBuffer(t, packets)
+	kit.Run(t, &dns.Server{PacketConn: packets, Handler: u})
+	kit.Run(t, &dns.Server{Listener: streams, Handler: u})
 	return u
 }
 

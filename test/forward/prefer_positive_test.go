@@ -3,7 +3,6 @@
 package forward
 
 import (
-	"fmt"
 	"net"
 	"regexp"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -78,17 +76,7 @@ func TestPreferPositive(t *testing.T) {
 			t.Parallel()
 			first, second := net.IPv4(192, 0, 2, 1), net.IPv4(192, 0, 2, 2)
 			c := &changing{address: first, rcode: rcode}
-			at := net.JoinHostPort(rogueHost, fmt.Sprint(daemon.FreePort(t)))
-			started := make(chan struct{})
-			upstream := &dns.Server{Addr: at, Net: "udp", Handler: c, NotifyStartedFunc: func() { close(started) }}
-			go func() { _ = upstream.ListenAndServe() }() // a failure leaves the test without answers
-			<-started
-			t.Cleanup(func() {
-				if err := upstream.Shutdown(); err != nil {
-					t.Error(err)
-				}
-			})
-			s := startProgram(t, "nodecache", preferring(t, at))
+			s := startProgram(t, "nodecache", preferring(t, kit.Serve(t, net.JoinHostPort(rogueHost, "0"), c.ServeDNS)))
 			const preferred, other = "www.example.org.", "www.example.com."
 			answer := func(name string) string {
 				m := ask(t, "udp", s.Addr, name, dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, false) })

@@ -14,7 +14,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -30,23 +29,8 @@ type outside struct {
 // newOutside starts a resolver that answers every name with an address, or with the records of types that have none.
 func newOutside(t *testing.T) *outside {
 	t.Helper()
-	o := &outside{address: net.JoinHostPort(rogueHost, fmt.Sprint(daemon.FreePort(t)))}
-	for _, network := range []string{"udp", "tcp"} {
-		started := make(chan struct{})
-		server := &dns.Server{Addr: o.address, Net: network, Handler: o, NotifyStartedFunc: func() { close(started) }}
-		ended := make(chan error, 1)
-		go func() { ended <- server.ListenAndServe() }()
-		select {
-		case <-started:
-		case err := <-ended:
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := server.Shutdown(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	o := &outside{}
+	o.address = kit.Serve(t, net.JoinHostPort(rogueHost, "0"), o.ServeDNS)
 	return o
 }
 

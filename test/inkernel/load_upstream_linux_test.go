@@ -14,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -99,18 +100,8 @@ func (l *ledger) serve(t testing.TB, at netip.AddrPort) {
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
 		_ = w.WriteMsg(l.reply(int(at.Port()), r)) // the client may have ended
 	})
-	servers := []*dns.Server{{PacketConn: socket, Handler: handler}, {Listener: listener, Handler: handler, MaxTCPQueries: -1}}
-	for _, s := range servers {
-		started, ended := make(chan struct{}), make(chan error, 1)
-		s.NotifyStartedFunc = func() { close(started) }
-		go func() { ended <- s.ActivateAndServe() }()
-		<-started
-		t.Cleanup(func() {
-			if err := errors.Join(s.Shutdown(), <-ended); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	kit.Run(t, &dns.Server{PacketConn: socket, Handler: handler})
+	kit.Run(t, &dns.Server{Listener: listener, Handler: handler, MaxTCPQueries: -1})
 }
 
 // reply makes an answer and enters it.

@@ -1,7 +1,6 @@
 package inkernel
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -59,26 +58,9 @@ func startUpstream(t testing.TB, in *netns.Namespace) *upstream {
 	u := &upstream{records: map[string][]dns.RR{}, queries: map[dns.Question]int{}}
 	u.address = netip.MustParseAddrPort("127.0.0.1:5300")
 	u.add(t, initial()...)
-	var packets net.PacketConn
-	var listener net.Listener
-	kit.Must(t, in.Do(func() (err error) {
-		if packets, err = net.ListenPacket("udp", u.address.String()); err != nil {
-			return err
-		}
-		listener, err = net.Listen("tcp", u.address.String())
-		return err
-	}))
-	for _, s := range []*dns.Server{{PacketConn: packets, Handler: u}, {Listener: listener, Handler: u, MaxTCPQueries: -1}} {
-		started, ended := make(chan struct{}), make(chan error, 1)
-		s.NotifyStartedFunc = func() { close(started) }
-		go func() { ended <- s.ActivateAndServe() }()
-		<-started
-		t.Cleanup(func() {
-			if err := errors.Join(s.Shutdown(), <-ended); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	packets, streams := in.ListenBoth(t, u.address.String())
+	kit.Run(t, &dns.Server{PacketConn: packets, Handler: u})
+	kit.Run(t, &dns.Server{Listener: streams, Handler: u, MaxTCPQueries: -1})
 	return u
 }
 

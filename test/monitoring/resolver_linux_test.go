@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -31,7 +32,7 @@ func startResolver(t *testing.T, in *netns.Namespace) *resolverServer {
 	r := &resolverServer{}
 	var servers []*dns.Server
 	var listener net.Listener
-	if err := in.Do(func() error {
+	kit.Must(t, in.Do(func() error {
 		for _, address := range []string{resolver, udpOnly} {
 			packets, err := net.ListenPacket("udp", address+":53")
 			if err != nil {
@@ -42,20 +43,9 @@ func startResolver(t *testing.T, in *netns.Namespace) *resolverServer {
 		var err error
 		listener, err = net.Listen("tcp", resolver+":53")
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for _, s := range servers {
-		ended := make(chan error, 1)
-		go func() { ended <- s.ActivateAndServe() }()
-		t.Cleanup(func() {
-			if err := s.Shutdown(); err != nil {
-				t.Error(err)
-			}
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		})
+		kit.Run(t, s)
 	}
 	accepting := make(chan struct{})
 	go func() {

@@ -274,11 +274,7 @@ func serve(t *testing.T, n *netns.Namespace, address, name string) {
 				return err
 			})
 		})
-		started := make(chan struct{})
-		server.NotifyStartedFunc = func() { close(started) }
-		go func() { _ = server.ActivateAndServe() }() // it ends with the test
-		<-started
-		t.Cleanup(func() { _ = server.Shutdown() })
+		kit.Run(t, server)
 	}
 }
 

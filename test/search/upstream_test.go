@@ -9,6 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -51,31 +52,9 @@ type upstream struct{ recorded }
 func startUpstream(t *testing.T, in *netns.Namespace, address string) *upstream {
 	t.Helper()
 	u := &upstream{}
-	var packets net.PacketConn
-	var listener net.Listener
-	if err := in.Do(func() (err error) {
-		if packets, err = net.ListenPacket("udp", net.JoinHostPort(address, "53")); err != nil {
-			return err
-		}
-		listener, err = net.Listen("tcp", net.JoinHostPort(address, "53"))
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range []*dns.Server{{PacketConn: packets, Handler: u}, {Listener: listener, Handler: u, MaxTCPQueries: -1}} {
-		started, ended := make(chan struct{}), make(chan error, 1)
-		s.NotifyStartedFunc = func() { close(started) }
-		go func() { ended <- s.ActivateAndServe() }()
-		<-started
-		t.Cleanup(func() {
-			if err := s.Shutdown(); err != nil {
-				t.Error(err)
-			}
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	packets, streams := in.ListenBoth(t, net.JoinHostPort(address, "53"))
+	kit.Run(t, &dns.Server{PacketConn: packets, Handler: u})
+	kit.Run(t, &dns.Server{Listener: streams, Handler: u, MaxTCPQueries: -1})
 	return u
 }
 

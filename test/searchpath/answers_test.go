@@ -1,10 +1,8 @@
 package searchpath
 
 import (
-	"net"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -69,26 +67,7 @@ func (u *upstream) take() (queried []string) {
 func startUpstream(t *testing.T) (*upstream, string) {
 	t.Helper()
 	u := new(upstream)
-	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t))))
-	kit.Must(t, err)
-	packets, err := net.ListenPacket("udp", listener.Addr().String())
-	kit.Must(t, err)
-	for _, s := range []*dns.Server{{Listener: listener, Handler: u}, {PacketConn: packets, Handler: u}} {
-		started := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(started) }
-		ended := make(chan error, 1)
-		go func() { ended <- s.ActivateAndServe() }()
-		<-started
-		t.Cleanup(func() {
-			if err := s.Shutdown(); err != nil {
-				t.Error(err)
-			}
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	return u, listener.Addr().String()
+	return u, kit.Serve(t, "127.0.0.1:0", u.ServeDNS)
 }
 
 // withoutCache is the server without the plugin cache.
@@ -118,11 +97,8 @@ func servers(t *testing.T, upstream string) map[string]string {
 // exchange sends a query and returns the reply.
 func exchange(t *testing.T, server, network string, r *dns.Msg) *dns.Msg {
 	t.Helper()
-	c := dns.Client{Net: network, Timeout: maxWait}
-	m, _, err := c.Exchange(r, server)
-	if err != nil {
-		t.Fatalf("%s: %v", r.Question[0].Name, err)
-	}
+	m, err := kit.Exchange(network, server, r)
+	kit.Must(t, err)
 	return m
 }
 

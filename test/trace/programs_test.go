@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/zipkin"
 )
 
@@ -29,8 +30,7 @@ type upstream struct {
 func startUpstream(t *testing.T) *upstream {
 	t.Helper()
 	u := &upstream{received: make(chan struct{}, 100), release: make(chan struct{})}
-	u.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
-	answer := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+	u.address = kit.Serve(t, "127.0.0.1:0", func(w dns.ResponseWriter, q *dns.Msg) {
 		m, name := new(dns.Msg).SetReply(q), q.Question[0].Name
 		switch {
 		case dns.IsSubDomain("none.example.", name):
@@ -47,22 +47,6 @@ func startUpstream(t *testing.T) *upstream {
 			t.Logf("reply of the upstream: %v", err)
 		}
 	})
-	for _, network := range []string{"udp", "tcp"} {
-		started := make(chan struct{})
-		server := &dns.Server{Addr: u.address, Net: network, Handler: answer, NotifyStartedFunc: func() { close(started) }}
-		failed := make(chan error, 1)
-		go func() { failed <- server.ListenAndServe() }()
-		select {
-		case <-started:
-		case err := <-failed:
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := server.Shutdown(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
 	return u
 }
 

@@ -22,9 +22,7 @@ import (
 func startServer(t *testing.T) (address string, asked *atomic.Int64) {
 	t.Helper()
 	asked = &atomic.Int64{}
-	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-	kit.Must(t, err)
-	server := &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, query *dns.Msg) {
+	address = kit.Serve(t, "127.0.0.1:0", func(w dns.ResponseWriter, query *dns.Msg) {
 		asked.Add(1)
 		reply := new(dns.Msg).SetReply(query)
 		switch name := query.Question[0].Name; {
@@ -35,18 +33,8 @@ func startServer(t *testing.T) (address string, asked *atomic.Int64) {
 			reply.Rcode = dns.RcodeServerFailure
 		}
 		_ = w.WriteMsg(reply) // a lost answer fails the test as well
-	})}
-	ended := make(chan error, 1)
-	go func() { ended <- server.ActivateAndServe() }()
-	t.Cleanup(func() {
-		if err := server.Shutdown(); err != nil {
-			t.Error(err)
-		}
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
 	})
-	return packets.LocalAddr().String(), asked
+	return address, asked
 }
 
 // request sends a request to the program, and returns the status and the body.

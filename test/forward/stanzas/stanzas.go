@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -170,9 +169,7 @@ var records = map[dns.Question][]string{
 // resolver starts a DNS server on a loopback address, and returns the address.
 func resolver(t testing.TB) string {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	kit.Must(t, err)
-	server := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+	return kit.Serve(t, "127.0.0.1:0", func(w dns.ResponseWriter, r *dns.Msg) {
 		m := new(dns.Msg)
 		m.SetReply(r)
 		q := r.Question[0]
@@ -189,12 +186,5 @@ func resolver(t testing.TB) string {
 			m.Rcode = dns.RcodeNameError
 		}
 		_ = w.WriteMsg(m) // the client may be gone
-	})}
-	ended := make(chan error, 1)
-	go func() { ended <- server.ActivateAndServe() }()
-	t.Cleanup(func() {
-		_ = conn.Close() // it ends the server
-		<-ended
 	})
-	return conn.LocalAddr().String()
 }
