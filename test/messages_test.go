@@ -14,10 +14,8 @@ import (
 // TestDuplicateServerBlock starts both programs with two server blocks for one zone: one line names the lines of both.
 func TestDuplicateServerBlock(t *testing.T) {
 	const second = "\n.:5399 {\n    errors\n}\n"
-	imported := filepath.Join(t.TempDir(), "imported")
-	kit.Write(t, imported, "# comment\n.:5399 {\n    errors\n}\n")
-	directives := filepath.Join(t.TempDir(), "directives")
-	kit.Write(t, directives, "errors\n")
+	imported := kit.File(t, "imported", "# comment\n.:5399 {\n    errors\n}\n")
+	directives := kit.File(t, "directives", "errors\n")
 	paths := map[string]string{"clusterdns": daemon.Program(t, "clusterdns"), "nodecache": daemon.Program(t, "nodecache")}
 	for program, path := range paths {
 		for _, tc := range []struct{ name, corefile, want string }{
@@ -33,8 +31,7 @@ func TestDuplicateServerBlock(t *testing.T) {
 			{"key of the environment", "{$ZONE}.:5399 {\n}\n" + second, "FILE:4 - cannot serve dns://.:5399 - it is already defined at FILE:1: "},
 		} {
 			t.Run(program+"/"+tc.name, func(t *testing.T) {
-				file := filepath.Join(t.TempDir(), "Corefile")
-				kit.Write(t, file, tc.corefile)
+				file := kit.File(t, "Corefile", tc.corefile)
 				code, output := run(t, "", path, "-conf", file)
 				if want := strings.ReplaceAll(tc.want, "FILE", file); code != 1 || !strings.Contains(output, want) || strings.Count(output, "\n") != 1 {
 					t.Errorf("exit code %d and %q, want 1 and one line with %q", code, output, want)
@@ -43,9 +40,8 @@ func TestDuplicateServerBlock(t *testing.T) {
 		}
 	}
 	t.Run("rendered", func(t *testing.T) {
-		base, resolvConf := filepath.Join(t.TempDir(), "base"), filepath.Join(t.TempDir(), "resolv.conf")
-		kit.Write(t, resolvConf, "nameserver 10.99.0.1\n")
-		kit.Write(t, base, "a.example:5399 {\n    forward . "+resolvConf+"\n}\n.:5399 {\n}\n"+second) // forward has more tokens then
+		resolvConf := kit.File(t, "resolv.conf", "nameserver 10.99.0.1\n")
+		base := kit.File(t, "base", "a.example:5399 {\n    forward . "+resolvConf+"\n}\n.:5399 {\n}\n"+second) // forward has more tokens then
 		code, output := run(t, "", paths["nodecache"], "-basecorefile", base, "-conf", filepath.Join(t.TempDir(), "Corefile"))
 		if want := fmt.Sprintf("%s:7 - cannot serve dns://.:5399 - it is already defined at %s:4: ", base, base); code != 1 || !strings.Contains(output, want) {
 			t.Errorf("exit code %d and %q, want 1 and %q", code, output, want)

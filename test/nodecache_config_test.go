@@ -3,7 +3,6 @@ package test
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -76,8 +75,7 @@ func TestNodecacheTemplate(t *testing.T) {
 		{"no template", "", "-basecorefile /none/base", "no configuration: open /none/base: no such file"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			base := filepath.Join(t.TempDir(), "base")
-			kit.Write(t, base, tc.text)
+			base := kit.File(t, "base", tc.text)
 			args := []string{"-basecorefile", base, "-conf", filepath.Join(t.TempDir(), "Corefile")}
 			code, output := run(t, "", path, append(args, strings.Fields(tc.args)...)...)
 			if code != 1 || !strings.Contains(output, tc.want) || strings.Count(output, "\n") != 1 || strings.Contains(output, "nil") {
@@ -108,8 +106,7 @@ func nameserver(t testing.TB, address string, delay time.Duration) (addr string,
 
 // question returns the rcode and, if there is one, the address of an answer.
 func question(addr, name string) string {
-	c := dns.Client{Timeout: 5 * time.Second}
-	r, _, err := c.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), addr)
+	r, err := kit.Exchange("udp", addr, new(dns.Msg).SetQuestion(name, dns.TypeA))
 	switch {
 	case err != nil:
 		return err.Error()
@@ -192,18 +189,11 @@ func TestNodecacheConfigMap(t *testing.T) {
 // get returns the body of a page, or the error.
 func get(t testing.TB, url string) string {
 	t.Helper()
-	r, err := http.Get(url)
-	if err != nil {
+	page, err := kit.Get(http.DefaultClient, url)
+	if page == "" && err != nil {
 		return err.Error()
 	}
-	body, err := io.ReadAll(r.Body)
-	if closeErr := r.Body.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return err.Error()
-	}
-	return string(body)
+	return page
 }
 
 // TestNodecacheTemplateChanges writes invalid and valid templates under a running nodecache.
@@ -309,8 +299,7 @@ func TestClosedStdout(t *testing.T) {
 			r, w, err := os.Pipe()
 			kit.Must(t, err)
 			address := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
-			conf := filepath.Join(t.TempDir(), "Corefile")
-			kit.Write(t, conf, ".:"+address[len("127.0.0.1:"):]+" {\n    bind 127.0.0.1\n    template IN A {\n        answer \"{{ .Name }} 1 IN A 192.0.2.1\"\n    }\n}\n")
+			conf := kit.File(t, "Corefile", ".:"+address[len("127.0.0.1:"):]+" {\n    bind 127.0.0.1\n    template IN A {\n        answer \"{{ .Name }} 1 IN A 192.0.2.1\"\n    }\n}\n")
 			cmd := exec.Command(daemon.Program(t, program), "-conf", conf)
 			cmd.Stdout, cmd.Stderr = w, w
 			kit.Must(t, cmd.Start())

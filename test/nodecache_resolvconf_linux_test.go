@@ -165,8 +165,7 @@ func TestNodecacheUnusableResolvConf(t *testing.T) {
 	}
 	resolver(t, "10.96.0.11", "udp", "tcp")
 	resolver(t, "10.99.0.1", "udp", "tcp")
-	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	kit.Write(t, conf, "nameserver 127.0.0.53\n")
+	conf := kit.File(t, "resolv.conf", "nameserver 127.0.0.53\n")
 	for _, all := range []string{"0.0.0.0", "::"} {
 		kit.Write(t, conf, "nameserver 127.0.0.53\n")
 		corefile := "cluster.local:1053 {\n    bind " + all + "\n    forward . 10.96.0.11\n}\n" +
@@ -204,8 +203,7 @@ func TestNodecacheStock(t *testing.T) {
 	resolver(t, "10.96.0.11", "udp", "tcp")
 	resolver(t, "10.99.0.1", "udp", "tcp")
 	resolver(t, "10.99.0.2", "udp")
-	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	kit.Write(t, conf, "nameserver 169.254.20.10\nnameserver 10.99.0.1\n")
+	conf := kit.File(t, "resolv.conf", "nameserver 169.254.20.10\nnameserver 10.99.0.1\n")
 	mount(t, conf, "/etc/resolv.conf")
 	coredns := &configMapMount{path: filepath.Join(t.TempDir(), "coredns")}
 	coredns.swap(t, map[string]string{"Corefile.base": kit.Read(t, filepath.Join(root, "cmd/internal/nodelocaldns/testdata/render/stock.base"))})

@@ -1,14 +1,14 @@
 package daemon
 
 import (
-	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // Samples are the values of metrics by name and labels, as they are written in the text format of Prometheus.
@@ -17,41 +17,29 @@ type Samples map[string]float64
 // Scrape reads the metrics of a program at an address.
 func Scrape(t testing.TB, client *http.Client, address string) Samples {
 	t.Helper()
-	var text []byte
-	var err error
-	for end := time.Now().Add(reloadTime); ; time.Sleep(10 * time.Millisecond) {
-		if text, err = get(client, "http://"+address+"/metrics"); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	var text string
+	kit.Succeeds(t, reloadTime, "metrics", func() (err error) {
+		text, err = kit.Get(client, "http://"+address+"/metrics")
+		return err
+	})
 	all := Samples{}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		space := strings.LastIndexByte(line, ' ')
 		if line == "" || line[0] == '#' || space < 0 {
 			continue
 		}
-		if all[line[:space]], err = strconv.ParseFloat(line[space+1:], 64); err != nil {
+		value, err := strconv.ParseFloat(line[space+1:], 64)
+		if err != nil {
 			t.Fatalf("metric %q: %v", line, err)
 		}
+		all[line[:space]] = value
 	}
 	return all
 }
 
 // reloadTime bounds the time for which a reload closes the port of the metrics.
 const reloadTime = 5 * time.Second
-
-func get(client *http.Client, url string) ([]byte, error) {
-	response, err := client.Get(url)
-	if err != nil {
-		return nil, err
-	}
-	text, err := io.ReadAll(response.Body)
-	return text, errors.Join(err, response.Body.Close())
-}
 
 // Sum adds up the samples of a metric that have all of these labels, given as name and value in turn.
 func (all Samples) Sum(name string, labels ...string) (sum float64) {

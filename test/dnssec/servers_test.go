@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/dnssec/keyfile"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -165,8 +165,7 @@ func ask(t *testing.T, p *daemon.Process, name string, qtype uint16, do bool) *d
 	t.Helper()
 	m := new(dns.Msg).SetQuestion(name, qtype)
 	m.SetEdns0(4096, do)
-	client := dns.Client{Net: "tcp", Timeout: 10 * time.Second}
-	reply, _, err := client.Exchange(m, p.Addr)
+	reply, err := kit.Exchange("tcp", p.Addr, m)
 	if err != nil {
 		t.Fatalf("%s %s: %v", name, dns.Type(qtype), err)
 	}

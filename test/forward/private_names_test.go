@@ -95,8 +95,7 @@ func TestPrivateNames(t *testing.T) {
 			t.Run(option+" "+cache, func(t *testing.T) {
 				t.Parallel()
 				o, own := newOutside(t), newOutside(t)
-				conf := filepath.Join(t.TempDir(), "resolv.conf")
-				kit.Write(t, conf, "search corp.example\nnameserver 192.0.2.1\n")
+				conf := kit.File(t, "resolv.conf", "search corp.example\nnameserver 192.0.2.1\n")
 				s := startProgram(t, "clusterdns", rootBlock(cache, "forward . "+o.address+" "+conf+" {", "    policy sequential", "    private_names "+option, "}"),
 					"lab.test:PORT {\n    "+cache+"\n    forward . "+own.address+"\n}\n")
 				queries := 0

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -213,11 +214,8 @@ func (n *node) start(t testing.TB, c config) *instance {
 func (i *instance) ready(t testing.TB) {
 	t.Helper()
 	i.eventually(t, "the metrics", func() error {
-		response, err := i.node.Client().Get("http://" + i.config.metricsAddress() + "/metrics")
-		if err != nil {
-			return err
-		}
-		return response.Body.Close()
+		_, err := kit.Get(i.node.Client(), "http://"+i.config.metricsAddress()+"/metrics")
+		return err
 	})
 	for _, a := range i.config.local() {
 		i.eventually(t, fmt.Sprintf("the lease of %v", a), func() error { return i.node.leased(a) })

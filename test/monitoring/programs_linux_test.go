@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"testing"
@@ -143,8 +142,7 @@ func (b *bed) draw(t *testing.T, p *prometheusServer, program, path string, star
 		return
 	}
 	netns.Require(t, "rsvg-convert")
-	from := filepath.Join(t.TempDir(), "dashboard.svg")
-	kit.Write(t, from, svg)
+	from := kit.File(t, "dashboard.svg", svg)
 	var problems bytes.Buffer
 	cmd := exec.Command("rsvg-convert", from)
 	cmd.Stderr = &problems

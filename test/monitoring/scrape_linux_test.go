@@ -5,8 +5,6 @@ package monitoring
 import (
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,18 +18,7 @@ var endpoints = map[string][]string{nodecache: {"10.2.0.1:9253"}, clusterdns: {c
 
 // page returns the metrics of a program, as text; of several programs, the first.
 func (b *bed) page(program string) (string, error) {
-	response, err := b.Upstream.Client().Get("http://" + endpoints[program][0] + "/metrics")
-	if err != nil {
-		return "", err
-	}
-	text, err := io.ReadAll(response.Body)
-	if err := errors.Join(err, response.Body.Close()); err != nil {
-		return "", err
-	}
-	if response.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("status %s", response.Status)
-	}
-	return string(text), nil
+	return kit.Get(b.Upstream.Client(), "http://"+endpoints[program][0]+"/metrics")
 }
 
 // scrape returns the samples of a program.

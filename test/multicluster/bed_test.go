@@ -4,7 +4,6 @@ package multicluster
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -171,18 +170,7 @@ func (s *server) upstream(setup string) string {
 
 // isReady returns an error unless the server is ready.
 func (s *server) isReady() error {
-	client := http.Client{Timeout: bounded}
-	response, err := client.Get("http://" + s.status + "/ready")
-	if err != nil {
-		return err
-	}
-	text, err := io.ReadAll(response.Body)
-	if cerr := response.Body.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: not ready: %s", response.Status, text)
-	}
+	_, err := kit.Get(&http.Client{Timeout: bounded}, "http://"+s.status+"/ready")
 	return err
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -87,8 +86,7 @@ func server(plugins ...string) string {
 // corefile writes the configuration of one server for all names to a new file and returns its path.
 func corefile(t *testing.T, plugins ...string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "Corefile")
-	kit.Write(t, path, server(plugins...))
+	path := kit.File(t, "Corefile", server(plugins...))
 	return path
 }
 
@@ -130,8 +128,7 @@ func (c cache) port() int { return 5300 + slices.Index(whos, c.who) }
 // start starts nodecache on the node and does not wait.
 func (n *node) start(t *testing.T, c cache) *netns.Process {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "Corefile")
-	kit.Write(t, path, c.text())
+	path := kit.File(t, "Corefile", c.text())
 	return n.Node.Start(t, program(t), "-conf", path)
 }
 

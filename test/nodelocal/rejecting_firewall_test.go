@@ -5,7 +5,6 @@ package nodelocal
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -158,15 +157,8 @@ func (n *node) fallbacks() string {
 
 // ready returns an error unless /ready on a port of the node answers 200.
 func (n *node) ready(port string) error {
-	r, err := n.Node.Client().Get("http://127.0.0.1:" + port + "/ready")
-	if err != nil {
-		return err
-	}
-	defer r.Body.Close()
-	if r.StatusCode != http.StatusOK {
-		return errors.New(r.Status)
-	}
-	return nil
+	_, err := kit.Get(n.Node.Client(), "http://127.0.0.1:"+port+"/ready")
+	return err
 }
 
 // TestOverlapOfUnlikeQuestions replaces an instance by one whose self-queries have another route or another source.

@@ -73,8 +73,7 @@ func TestServicesTranslatedAtSockets(t *testing.T) {
 		return append([]string{"-c", `echo $$ > ` + procs + ` && exec "$0" "$@"`}, args...)
 	}
 	start := func(t *testing.T, c cache) *netns.Process {
-		path := filepath.Join(t.TempDir(), "Corefile")
-		kit.Write(t, path, c.text())
+		path := kit.File(t, "Corefile", c.text())
 		return n.Node.Start(t, "sh", inGroup(program(t), "-conf", path)...)
 	}
 	doctor := func() string {

@@ -5,7 +5,6 @@ package nodelocal
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -227,13 +226,5 @@ func (n *node) testStockKilled(t *testing.T, s stock) {
 func get(from *netns.Namespace, url string) (page string, err error) {
 	client := from.Client()
 	client.Timeout = bounded
-	reply, err := client.Get(url)
-	if err != nil {
-		return "", err
-	}
-	text, err := io.ReadAll(reply.Body)
-	if closeErr := reply.Body.Close(); err == nil {
-		err = closeErr
-	}
-	return string(text), err
+	return kit.Get(client, url)
 }

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -326,18 +324,11 @@ func (n *node) awaitPage(t *testing.T, from *netns.Namespace, url, text string) 
 	client := from.Client()
 	client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
 	kit.Succeeds(t, patience, url, func() error {
-		r, err := client.Get(url)
-		if err != nil {
-			return err
+		page, err := kit.Get(client, url)
+		if err == nil && !strings.Contains(page, text) {
+			err = fmt.Errorf("%q is not in %d bytes", text, len(page))
 		}
-		body, err := io.ReadAll(r.Body)
-		if err := errors.Join(err, r.Body.Close()); err != nil {
-			return err
-		}
-		if r.StatusCode != http.StatusOK || !strings.Contains(string(body), text) {
-			return fmt.Errorf("%s: %q is not in %d bytes", r.Status, text, len(body))
-		}
-		return nil
+		return err
 	})
 }
 

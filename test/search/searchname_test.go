@@ -3,7 +3,6 @@
 package search
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -52,8 +51,7 @@ func TestSearchNames(t *testing.T) {
 	})
 	t.Run("clusterdns", func(t *testing.T) {
 		n := w.newNode(t)
-		host := filepath.Join(t.TempDir(), "resolv.conf")
-		kit.Write(t, host, "search corp.example\n")
+		host := kit.File(t, "resolv.conf", "search corp.example\n")
 		expansion := strings.Replace(searchpath, "\n    }", "\n        resolv_conf "+host+"\n    }", 1)
 		w.startCluster(t, daemon.Program(t, "clusterdns"), expansion, stock, stockTap)
 		k := n.newSearchNamePods(t)

@@ -5,8 +5,6 @@ package search
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -109,22 +107,12 @@ type clusterServer struct {
 // startCluster starts cluster DNS and waits until it is ready.
 func (w *world) startCluster(t *testing.T, program, expansion, address, tapAddress string) *clusterServer {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "Corefile")
-	kit.Write(t, path, strings.NewReplacer("ADDRESS", address, "SOURCE", w.source(clusterAccount), "EXPANSION", expansion).Replace(clusterCorefile))
+	path := kit.File(t, "Corefile", strings.NewReplacer("ADDRESS", address, "SOURCE", w.source(clusterAccount), "EXPANSION", expansion).Replace(clusterCorefile))
 	s := &clusterServer{Process: w.dns.Start(t, program, "-conf", path)}
 	client := w.dns.Client()
 	kit.Succeeds(t, maxWait, program+" is ready", func() error {
-		reply, err := client.Get("http://" + address + ":8181/ready")
-		if err != nil {
-			return err
-		}
-		if err := reply.Body.Close(); err != nil {
-			return err
-		}
-		if reply.StatusCode != http.StatusOK {
-			return fmt.Errorf("status %s", reply.Status)
-		}
-		return nil
+		_, err := kit.Get(client, "http://"+address+":8181/ready")
+		return err
 	})
 	s.tap = startTap(t, w.dns, tapAddress, address)
 	return s

@@ -4,8 +4,6 @@ package topology
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -197,16 +195,5 @@ func sum(t *testing.T, page, prefix string) (total int) {
 
 // get requests a URL from a namespace, and returns the page. Another status than 200 is an error.
 func get(from *netns.Namespace, url string) (page string, err error) {
-	reply, err := from.Client().Get(url)
-	if err != nil {
-		return "", err
-	}
-	text, err := io.ReadAll(reply.Body)
-	if closeErr := reply.Body.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil && reply.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s: %s", url, reply.Status, text)
-	}
-	return string(text), err
+	return kit.Get(from.Client(), url)
 }

@@ -236,10 +236,7 @@ func leasesAre(t *testing.T, want []netip.Addr) {
 
 // ask sends one query to an address and returns an error if the answer is not the template's.
 func ask(network string, to netip.Addr) error {
-	m := new(dns.Msg)
-	m.SetQuestion("host.example.", dns.TypeA)
-	client := dns.Client{Net: network, Timeout: 5 * time.Second}
-	r, _, err := client.Exchange(m, netip.AddrPortFrom(to, 53).String())
+	r, err := kit.Exchange(network, netip.AddrPortFrom(to, 53).String(), new(dns.Msg).SetQuestion("host.example.", dns.TypeA))
 	if err != nil {
 		return err
 	}
