@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -60,12 +59,9 @@ func runResolved(t *testing.T, n *netns.Namespace, server string, all []question
 		n.Run(t, "ip", "link", "set", "peer", "up")
 	}
 	n.Start(t, "sh", "-ec", resolvedStart, "sh", config, resolvedProgram(t))
-	for end := time.Now().Add(maxWait); ; time.Sleep(20 * time.Millisecond) {
-		if _, err := n.Try("dig", "@"+stubIP, "+time=1", "+tries=1", "web"+inServices); err == nil {
-			break
-		} else if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	kit.Succeeds(t, maxWait, "systemd-resolved answers", func() error {
+		_, err := n.Try("dig", "@"+stubIP, "+time=1", "+tries=1", "web"+inServices)
+		return err
+	})
 	return tool("", "dig").run(t, n, stubIP, all)
 }

@@ -155,11 +155,7 @@ func TestParity(t *testing.T) {
 	for _, p := range []*daemon.Process{stock, ours} {
 		// CoreDNS answers before it has read all resources, if that takes more than five seconds.
 		for _, name := range []string{"web.shop.svc.cluster.local.", "a.pods.shop.svc.cluster.local.", "outside.shop.svc.cluster.local."} {
-			for end := time.Now().Add(time.Minute); len(ask(t, p, name, dns.TypeA, false).Answer) == 0; {
-				if time.Now().After(end) {
-					t.Fatalf("%s is not served", name)
-				}
-			}
+			awaitServed(t, p, name)
 		}
 	}
 	keys := keysOf(t, ours, "example.org.", "secure.example.org.", "common.test.", "other.test.", "two.test.", clusterZone)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -170,6 +171,12 @@ func ask(t *testing.T, p *daemon.Process, name string, qtype uint16, do bool) *d
 		t.Fatalf("%s %s: %v", name, dns.Type(qtype), err)
 	}
 	return reply
+}
+
+// awaitServed waits until a server of the cluster has an address of a name.
+func awaitServed(t *testing.T, p *daemon.Process, name string) {
+	t.Helper()
+	kit.Within(t, time.Minute, name+" is served", func() bool { return len(ask(t, p, name, dns.TypeA, false).Answer) > 0 })
 }
 
 // summary is the content of a reply, without the parts of signatures that depend on the time. A section is a set.

@@ -81,13 +81,11 @@ remote-control:
 		}
 	})
 	address = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if _, err := resolve(address, "localhost.", dns.TypeA); err == nil {
-			return address
-		} else if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	kit.Succeeds(t, kit.Patience, "unbound answers", func() error {
+		_, err := resolve(address, "localhost.", dns.TypeA)
+		return err
+	})
+	return address
 }
 
 // resolve returns the reply of a resolver.
@@ -117,11 +115,7 @@ func TestValidation(t *testing.T) {
 	kit.Must(t, api.Replace(objects()...))
 	z := newZones(t)
 	ours := daemon.Start(t, daemon.Program(t, "clusterdns"), strings.ReplaceAll(z.corefile, "API", api.URL()))
-	for end := time.Now().Add(time.Minute); len(ask(t, ours, "web.shop.svc.cluster.local.", dns.TypeA, false).Answer) == 0; {
-		if time.Now().After(end) {
-			t.Fatal("the cluster is not served")
-		}
-	}
+	awaitServed(t, ours, "web.shop.svc.cluster.local.")
 	var anchors, zones, others []string
 	foreign := newZones(t)
 	for i, s := range []*signer{z.split, z.common, z.two, z.cluster} {

@@ -79,8 +79,8 @@ func (l *ledger) serve(t testing.TB, at netip.AddrPort) {
 	var socket *net.UDPConn
 	var listener net.Listener
 	// Until the link is up, an IPv6 address cannot be used.
-	for end := time.Now().Add(bounded); socket == nil; time.Sleep(10 * time.Millisecond) {
-		err := l.host.Do(func() (err error) {
+	kit.Succeeds(t, bounded, "sockets on "+at.String(), func() error {
+		return l.host.Do(func() (err error) {
 			if listener, err = net.Listen("tcp", at.String()); err != nil {
 				return err
 			}
@@ -89,14 +89,9 @@ func (l *ledger) serve(t testing.TB, at netip.AddrPort) {
 			}
 			return err
 		})
-		if err != nil && time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	})
 	const buffer = 4 << 20 // a flood waits here
-	if err := socket.SetReadBuffer(buffer); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, socket.SetReadBuffer(buffer))
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
 		_ = w.WriteMsg(l.reply(int(at.Port()), r)) // the client may have ended
 	})

@@ -80,15 +80,11 @@ func startServer(t *testing.T, bed *Bed) *Process {
 `
 	kit.Write(t, corefile, text)
 	p := bed.Upstream.Start(t, controlplane.RequireBinary(t, "coredns"), "-conf", corefile)
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	kit.Succeeds(t, kit.Patience, "an answer", func() error {
 		_, err := bed.Upstream.Ask("tcp", bed.Upstream.IPv6, "up.test.", time.Second)
-		if err == nil {
-			return p
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+		return err
+	})
+	return p
 }
 
 // sourceOf returns the source address of packets from n to an address.
