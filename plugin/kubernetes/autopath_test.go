@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func hostNetwork(p *corev1.Pod) *corev1.Pod {
@@ -31,7 +32,7 @@ func TestSearchPaths(t *testing.T) {
 		withDNS(podIn("shop", "none", corev1.PodRunning, "10.1.0.3"), corev1.DNSNone, "corp.example"),
 		hostNetwork(podIn("shop", "host", corev1.PodRunning, "10.1.0.4")),
 	}...)
-	k.resolvConf = written(t, "resolv.conf", "nameserver 10.0.0.10\nsearch Lab.Example rack.lab.example.\n")
+	k.resolvConf = kit.File(t, "resolv.conf", "nameserver 10.0.0.10\nsearch Lab.Example rack.lab.example.\n")
 	k.status = func() []source.Status {
 		return []source.Status{{Resource: source.Pods, Synced: true, Heard: time.Now()}}
 	}

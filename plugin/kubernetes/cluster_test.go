@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -62,6 +63,10 @@ func put(k *Kubernetes, strip source.Stripper, o runtime.Object) {
 	case *corev1.Namespace:
 		if name := strip.Namespace(o); name != "" && selects(k.source.NamespaceLabels, o.Labels) {
 			ix.PutNamespace(name)
+		}
+	case *mcsv1beta1.ServiceImport:
+		if s := strip.Import(o); s != nil && k.source.Imports && selects(k.source.Labels, o.Labels) {
+			ix.PutImport(s)
 		}
 	case *corev1.Pod:
 		if p := strip.Pod(o); p != nil && k.source.Pods && selects(k.source.Labels, o.Labels) {

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"fmt"
 	stdlog "log"
 	"maps"
 	"net/netip"
@@ -19,6 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // registerFailingLast registers a plugin that fails to start after this one has started, once in the process.
@@ -36,9 +38,7 @@ func TestCoherent_Offers(t *testing.T) {
 	}
 	registerFailingLast()
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/ns.yaml", []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, dir+"/ns.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n")
 	corefile := func(options, others string) caddy.CaddyfileInput {
 		text := ".:0 {\n" + others + "\nkubernetes cluster.local {\nmanifests " + dir + "\n" + options + "\n}\n}"
 		return caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"}
@@ -199,16 +199,11 @@ func (w *blockedWriter) lines() (all []string) {
 // awaitLines waits until the lines of earlier tests are logged.
 func awaitLines(t *testing.T, v *handlers) {
 	t.Helper()
-	waiting := func() int {
+	kit.Eventually(t, "the lines of earlier tests", func() bool {
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		return len(v.lines)
-	}
-	for end := time.Now().Add(10 * time.Second); waiting() > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the lines of earlier tests are not logged")
-		}
-	}
+		return len(v.lines) == 0
+	})
 }
 
 // TestCoherent_BlockedLog has a view that ceases to be live and is live again while the output of the process is blocked: the
@@ -238,11 +233,7 @@ func TestCoherent_BlockedLog(t *testing.T) {
 	}
 	close(w.released)
 	<-ended
-	for end := time.Now().Add(10 * time.Second); len(w.lines()) < maxLines; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d lines, want %d", len(w.lines()), maxLines)
-		}
-	}
+	kit.Eventually(t, fmt.Sprintf("%d lines", maxLines), func() bool { return len(w.lines()) >= maxLines })
 	for i, line := range w.lines() {
 		if want := []string{"no heartbeats", "heartbeats continue"}[i%2]; !strings.Contains(line, want) {
 			t.Errorf("line %d is %q, want %q", i, line, want)

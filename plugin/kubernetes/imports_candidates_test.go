@@ -28,7 +28,7 @@ func searchedImports() []runtime.Object {
 
 // A search list may have candidates in both kinds of zones.
 func TestSearch_Clusterset(t *testing.T) {
-	k := importing(t, clusterset("zonal", "fallthrough ip6.arpa"), searchedImports()...)
+	k := answering(t, clusterset("zonal", "fallthrough ip6.arpa"), searchedImports()...)
 	for _, c := range []struct {
 		name, ask string
 		list      []string
@@ -80,7 +80,7 @@ func TestSearch_Clusterset(t *testing.T) {
 
 // TestSearch_ClustersetWalk is TestSearch_Walk with lists that have candidates in both kinds of zones.
 func TestSearch_ClustersetWalk(t *testing.T) {
-	k := importing(t, clusterset("zonal", "pods verified"), searchedImports()...)
+	k := answering(t, clusterset("zonal", "pods verified"), searchedImports()...)
 	k.upstream = upstreamOf(t, "www.example.org. 60 IN A 192.0.2.1")
 	lists := [][]string{listBoth, listSet, listBoth[2:], {"clusterset.local.", "cluster.local."}, {"team.svc.clusterset.local.", "team.svc.cluster.local.", "shop.svc.clusterset.local."},
 		{"pod.clusterset.local.", "svc.clusterset.local."}}
@@ -127,7 +127,7 @@ func TestSearch_ClustersetBeforeTheFirstReading(t *testing.T) {
 		{"web A", listBoth[:3], dns.RcodeSuccess, true},
 	} {
 		t.Run(fmt.Sprint(c.ask, c.list), func(t *testing.T) {
-			k := withStatus(importing(t, clusterset(), searchedImports()...), source.Status{Resource: source.ServiceImports})
+			k := withStatus(answering(t, clusterset(), searchedImports()...), source.Status{Resource: source.ServiceImports})
 			m, says := askSearch(t, k, c.ask, c.list...)
 			if m.Rcode != c.rcode || (says != notTried) != c.tried {
 				t.Errorf("%s, the option has %q, want %s, tried: %t\n%v", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.tried, m)
@@ -152,7 +152,7 @@ func TestSearch_ClustersetOthersAnswer(t *testing.T) {
 		}},
 	} {
 		t.Run(fmt.Sprint(c.options, c.prepare != nil), func(t *testing.T) {
-			k := importing(t, clusterset(c.options), searchedImports()...)
+			k := answering(t, clusterset(c.options), searchedImports()...)
 			if c.prepare != nil {
 				c.prepare(k)
 			}

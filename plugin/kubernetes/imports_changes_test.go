@@ -65,7 +65,7 @@ func (s *storing) importChanges(seed uint64) *importChanges {
 		}
 		return all
 	}
-	s.k.status, s.plain.status = status, status
+	s.k.status, s.plain.status, s.imports = status, status, c
 	return c
 }
 

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -21,28 +20,6 @@ import (
 func clusterset(options ...string) string {
 	return "kubernetes cluster.local clusterset.local 10.in-addr.arpa 8.b.d.0.1.0.0.2.ip6.arpa {\nmulticluster clusterset.local\n" +
 		strings.Join(options, "\n") + "\n}"
-}
-
-// importing is answering for a cluster with ServiceImports.
-func importing(t testing.TB, block string, objects ...runtime.Object) *Kubernetes {
-	t.Helper()
-	k := answering(t, block, objects...)
-	strip := source.NewStripper(k.source)
-	for _, o := range objects {
-		putImport(k, strip, o)
-	}
-	return k
-}
-
-// putImport puts only a ServiceImport.
-func putImport(k *Kubernetes, strip source.Stripper, o runtime.Object) {
-	i, ok := o.(*mcsv1beta1.ServiceImport)
-	if !ok || !k.source.Imports || k.source.Labels != nil && !k.source.Labels.Matches(labels.Set(i.Labels)) {
-		return
-	}
-	if s := strip.Import(i); s != nil {
-		indexOf(k).PutImport(s)
-	}
 }
 
 // imported returns a ServiceImport with these ClusterSetIPs, headless for "None".
@@ -99,17 +76,6 @@ func parsedAddr(t testing.TB, text string) netip.Addr {
 	return a
 }
 
-// newImportStoring is newStoring for a cluster with ServiceImports.
-func newImportStoring(t testing.TB, block string, objects ...runtime.Object) (*storing, *elsewhere) {
-	t.Helper()
-	s, world := newStoring(t, block, objects...)
-	strip := source.NewStripper(s.k.source)
-	for _, o := range objects {
-		putImport(s.k, strip, o)
-	}
-	return s, world
-}
-
 func addrs(t testing.TB, texts ...string) (all []netip.Addr) {
 	t.Helper()
 	for _, text := range texts {
@@ -118,7 +84,7 @@ func addrs(t testing.TB, texts ...string) (all []netip.Addr) {
 	return all
 }
 
-// multiclustering is importing for a block of directive multicluster.
+// multiclustering is answering for a block of directive multicluster.
 func multiclustering(t testing.TB, block string, objects ...runtime.Object) *Kubernetes {
 	t.Helper()
 	k, err := multiclusterDirective.parse(caddy.NewTestController("dns", block))
@@ -132,7 +98,6 @@ func multiclustering(t testing.TB, block string, objects ...runtime.Object) *Kub
 			continue // the source does not read them
 		}
 		put(k, strip, o)
-		putImport(k, strip, o)
 	}
 	return withStatus(k)
 }

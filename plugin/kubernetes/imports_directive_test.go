@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"errors"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // Directive multicluster answers queries in zones of clustersets only.
@@ -108,9 +108,7 @@ kind: ServiceImport
 metadata: {name: web, namespace: team}
 spec: {type: ClusterSetIP, ips: [10.100.0.1], ports: [{port: 80}]}
 `
-	if err := os.WriteFile(dir+"/all.yaml", []byte(objects), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, dir+"/all.yaml", objects)
 	ask := askServer(t, "local:0 {\nkubernetes cluster.local {\nmanifests "+dir+"\n}\nmulticluster clusterset.local {\nmanifests "+dir+"\n}\n}")
 	for owner, want := range map[string]string{"web.team.svc.cluster.local.": "10.0.0.1", "web.team.svc.clusterset.local.": "10.100.0.1"} {
 		sameRecords(t, owner, ask(new(dns.Msg).SetQuestion(owner, dns.TypeA)).Answer, []string{owner + " 5 IN A " + want})

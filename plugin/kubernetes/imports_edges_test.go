@@ -35,7 +35,7 @@ func readable(t *testing.T, m *dns.Msg) {
 func TestClusterset_OverlongNames(t *testing.T) {
 	name, ns := strings.Repeat("s", 63), strings.Repeat("n", 63)
 	db := imported(ns, name, headless, tcp("sql", 5432))
-	k := importing(t, clusterset(), namespace(ns), db,
+	k := answering(t, clusterset(), namespace(ns), db,
 		importedSlice(db, strings.Repeat("c", 63), "long", endpoint("10.2.1.1", hostname(strings.Repeat("h", 63)))),
 		importedSlice(db, "east", "short", endpoint("10.2.1.2", hostname("b"))))
 	for q, want := range map[string]int{" A": 2, " SRV": 1} {
@@ -52,7 +52,7 @@ func TestClusterset_OverlongNames(t *testing.T) {
 
 // TestClusterset_UnvalidatedPorts has ports that a custom resource may have.
 func TestClusterset_UnvalidatedPorts(t *testing.T) {
-	k := importing(t, clusterset(), namespace("shop"),
+	k := answering(t, clusterset(), namespace("shop"),
 		imported("shop", "web", []string{"10.100.0.1"}, tcp("http", 80), tcp("high", 65616), tcp("low", -5), tcp("none", 0), tcp("a..b", 81),
 			tcp("a b", 82), tcp(strings.Repeat("p", 64), 83), corev1.ServicePort{Name: "odd", Protocol: "No such", Port: 84}))
 	if m := ask(t, k, "web.shop"+inSet+" SRV"); len(m.Answer) != 1 || m.Answer[0].(*dns.SRV).Port != 80 {
@@ -67,7 +67,7 @@ func TestClusterset_UnvalidatedPorts(t *testing.T) {
 // target in it.
 func TestClusterset_BelowTheCluster(t *testing.T) {
 	const set = ".svc.set.cluster.local"
-	k := importing(t, "kubernetes cluster.local set.cluster.local {\nmulticluster set.cluster.local\n}", namespace("shop"),
+	k := answering(t, "kubernetes cluster.local set.cluster.local {\nmulticluster set.cluster.local\n}", namespace("shop"),
 		imported("shop", "web", []string{"10.100.0.1"}, tcp("http", 80)), externalName("shop", "ext", "WEB.shop"+set))
 	k.upstream = itself{k}
 	if m := ask(t, k, "ext.shop.svc.cluster.local A"); len(m.Answer) != 2 || m.Answer[1].(*dns.A).A.String() != "10.100.0.1" {
@@ -97,7 +97,7 @@ func (r *recordedReply) WriteMsg(m *dns.Msg) error {
 
 // TestClusterset_TwoLines asserts that a second line adds zones.
 func TestClusterset_TwoLines(t *testing.T) {
-	k := importing(t, "kubernetes cluster.local a.local b.local {\nmulticluster a.local\nmulticluster b.local\n}", namespace("shop"),
+	k := answering(t, "kubernetes cluster.local a.local b.local {\nmulticluster a.local\nmulticluster b.local\n}", namespace("shop"),
 		service("shop", "web", []string{"10.0.0.1"}, tcp("http", 80)))
 	for zone, want := range map[string]int{"cluster.local": dns.RcodeSuccess, "a.local": dns.RcodeNameError, "b.local": dns.RcodeNameError} {
 		if m := ask(t, k, "web.shop.svc."+zone+" A"); m.Rcode != want {
@@ -131,7 +131,7 @@ func TestMulticluster_MetadataBesideKubernetes(t *testing.T) {
 func TestClustersetStored_Fallthrough(t *testing.T) {
 	for name, inFront := range map[string]bool{"alone": false, "a cache in front": true} {
 		t.Run(name, func(t *testing.T) {
-			s, _ := newImportStoring(t, "kubernetes cluster.local {\nfallthrough\n}", namespace("shop"))
+			s, _ := newStoring(t, "kubernetes cluster.local {\nfallthrough\n}", namespace("shop"))
 			next, err := multiclusterDirective.parse(caddy.NewTestController("dns", "multicluster cluster.local"))
 			if err != nil {
 				t.Fatal(err)
@@ -160,7 +160,7 @@ func TestClustersetStored_Fallthrough(t *testing.T) {
 func TestClustersetStored_NotSyncedAgain(t *testing.T) {
 	question := questionFor(t, "web.shop"+inSet+" A")
 	t.Run("before", func(t *testing.T) {
-		s, _ := newImportStoring(t, clusterset(), namespace("shop"))
+		s, _ := newStoring(t, clusterset(), namespace("shop"))
 		if s.storedFor(t, question) == nil {
 			t.Fatal("NXDOMAIN is not stored")
 		}
@@ -174,7 +174,7 @@ func TestClustersetStored_NotSyncedAgain(t *testing.T) {
 		}
 	})
 	t.Run("amid the look", func(t *testing.T) {
-		s, _ := newImportStoring(t, clusterset(), namespace("shop"))
+		s, _ := newStoring(t, clusterset(), namespace("shop"))
 		status := s.k.status
 		unread := func() []source.Status { return []source.Status{{Resource: source.ServiceImports}} }
 		ix := indexOf(s.k)

@@ -150,7 +150,7 @@ func FuzzServeClusterset(f *testing.F) {
 	}
 	var servers []*Kubernetes
 	for _, options := range [][]string{{"zonal"}, {"topology", "prefer-local-cluster", "endpoint_pod_names"}} {
-		k := importing(f, clusterset(options...), clustersetObjects()...)
+		k := answering(f, clusterset(options...), clustersetObjects()...)
 		k.localIPs = addrs(f, "10.9.9.9")
 		servers = append(servers, k)
 	}

@@ -83,7 +83,7 @@ var othersThanAddresses = []string{"TXT", "CNAME", "PTR", "NS", "SOA", "MX", "HT
 
 // Section 2.3.1: A and AAAA of a ClusterSetIP.
 func TestClusterset_2_3_1_ClusterSetIPs(t *testing.T) {
-	k := importing(t, clusterset(), clustersetObjects()...)
+	k := answering(t, clusterset(), clustersetObjects()...)
 	check(t, k, a("web.shop"+inSet, "10.100.0.1"), a("web.shop"+inSet, "2001:db8:100::1"),
 		a("four.shop"+inSet, "10.100.0.4"), a("six.shop"+inSet, "2001:db8:100::6"), a("noports.shop"+inSet, "10.100.0.5"))
 	check(t, k, nodata("four.shop"+inSet, "AAAA")...)
@@ -99,7 +99,7 @@ func TestClusterset_2_3_1_ClusterSetIPs(t *testing.T) {
 
 // Each zone has its own names: a Service has none in the clusterset, and a ServiceImport none in the cluster.
 func TestClusterset_ZonesApart(t *testing.T) {
-	k := importing(t, clusterset(), clustersetObjects()...)
+	k := answering(t, clusterset(), clustersetObjects()...)
 	check(t, k, a("web.shop.svc.cluster.local", "10.0.0.1"), a("db.shop.svc.cluster.local", "10.1.0.1"),
 		a("db-0.db.shop.svc.cluster.local", "10.1.0.1"), a("local.shop.svc.cluster.local", "10.0.0.2"))
 	check(t, k, nodata("web.shop.svc.cluster.local", "AAAA")...)
@@ -117,7 +117,7 @@ func TestClusterset_ZonesApart(t *testing.T) {
 
 // Section 2.4.1: A and AAAA of a headless one, and of its endpoints.
 func TestClusterset_2_4_1_Headless(t *testing.T) {
-	k := importing(t, clusterset(), clustersetObjects()...)
+	k := answering(t, clusterset(), clustersetObjects()...)
 	check(t, k, a("db.shop"+inSet, "10.2.1.1", "10.2.1.2", "10.3.1.1", "10.3.1.2"), a("db.shop"+inSet, "2001:db8:2::1"),
 		a("only6.shop"+inSet, "2001:db8:2::6"), a("bare.shop"+inSet, "10.4.1.1", "10.4.1.2"))
 	check(t, k, nodata("only6.shop"+inSet, "A")...)
@@ -130,7 +130,7 @@ func TestClusterset_2_4_1_Headless(t *testing.T) {
 
 // Names of endpoints have the host, the cluster and the ServiceImport.
 func TestClusterset_2_4_1_Endpoints(t *testing.T) {
-	k := importing(t, clusterset(), clustersetObjects()...)
+	k := answering(t, clusterset(), clustersetObjects()...)
 	check(t, k,
 		a("db-0.east.db.shop"+inSet, "10.2.1.1"), a("db-0.east.db.shop"+inSet, "2001:db8:2::1"), // several slices, each address once
 		a("10-2-1-2.east.db.shop"+inSet, "10.2.1.2"),
@@ -169,7 +169,7 @@ func TestClusterset_2_4_1_Endpoints(t *testing.T) {
 // Endpoints of a slice without a cluster ID, or with one that cannot be part of a name.
 func TestClusterset_EndpointsOfNoCluster(t *testing.T) {
 	db := imported("shop", "db", headless, tcp("sql", 5432))
-	k := importing(t, clusterset(), namespace("shop"), db,
+	k := answering(t, clusterset(), namespace("shop"), db,
 		importedSlice(db, "", "n", endpoint("10.4.1.1", hostname("b-0")), endpoint("10.4.1.2")),
 		importedSlice(db, "a_b", "i", endpoint("10.4.1.3", hostname("b-1"))),
 		importedSlice(db, "east", "e", endpoint("10.2.1.1", hostname("b-0"))))
@@ -193,7 +193,7 @@ func TestClusterset_EndpointPodNames(t *testing.T) {
 	db := imported("shop", "db", headless, tcp("sql", 5432))
 	objects := []runtime.Object{namespace("shop"), db,
 		importedSlice(db, "east", "e", endpoint("10.2.1.1", ofPod("db-x7")), endpoint("10.2.1.2", hostname("h"), ofPod("db-x8")), endpoint("10.2.1.3", ofPod("a.b")))}
-	on, off := importing(t, clusterset("endpoint_pod_names"), objects...), importing(t, clusterset(), objects...)
+	on, off := answering(t, clusterset("endpoint_pod_names"), objects...), answering(t, clusterset(), objects...)
 	check(t, on, a("db-x7.east.db.shop"+inSet, "10.2.1.1"), a("h.east.db.shop"+inSet, "10.2.1.2"), a("10-2-1-3.east.db.shop"+inSet, "10.2.1.3"))
 	check(t, off, a("10-2-1-1.east.db.shop"+inSet, "10.2.1.1"), a("h.east.db.shop"+inSet, "10.2.1.2"))
 	check(t, on, nxdomain("10-2-1-1.east.db.shop"+inSet)...)
@@ -203,7 +203,7 @@ func TestClusterset_EndpointPodNames(t *testing.T) {
 
 // Sections 2.3.4 and 2.4.4: no name selects a cluster by its ID.
 func TestClusterset_2_4_4_NoNamesOfClusters(t *testing.T) {
-	k := importing(t, clusterset(), clustersetObjects()...)
+	k := answering(t, clusterset(), clustersetObjects()...)
 	for _, name := range []string{"east.db", "east.web", "west-1.db", "db-0.db", "10-2-1-2.db", "w.web", "_tcp.db", "_http.web", "_.db", "x.db", "east.bare",
 		"east.down", "east.lone"} {
 		check(t, k, nxdomain(name+".shop"+inSet)...)
@@ -214,7 +214,7 @@ func TestClusterset_2_4_4_NoNamesOfClusters(t *testing.T) {
 
 // Sections 2.3.2 and 2.4.2: SRV by port. One underscore in the two labels distinguishes a port from a host.
 func TestClusterset_2_3_2_Ports(t *testing.T) {
-	k := importing(t, clusterset(), clustersetObjects()...)
+	k := answering(t, clusterset(), clustersetObjects()...)
 	web := func(owner string) lookup {
 		return lookup{name: owner, ask: owner + ".web.shop" + inSet + " SRV",
 			answer: []string{owner + ".web.shop.svc.clusterset.local. 5 IN SRV 0 50 80 web.shop.svc.clusterset.local."},
@@ -243,7 +243,7 @@ func TestClusterset_2_3_2_Ports(t *testing.T) {
 
 // SRV at the name of the ServiceImport has each target and port once.
 func TestClusterset_SRVOfAllPorts(t *testing.T) {
-	k := importing(t, clusterset(), clustersetObjects()...)
+	k := answering(t, clusterset(), clustersetObjects()...)
 	check(t, k,
 		lookup{name: "tcp/42 and udp/42 are one", ask: "both.shop" + inSet + " SRV",
 			answer: []string{"both.shop.svc.clusterset.local. 5 IN SRV 0 50 42 both.shop.svc.clusterset.local."},
@@ -267,7 +267,7 @@ func TestClusterset_SRVOfAllPorts(t *testing.T) {
 
 // Targets of SRV have the addresses in the additional section.
 func TestClusterset_TargetsResolve(t *testing.T) {
-	k := importing(t, clusterset(), clustersetObjects()...)
+	k := answering(t, clusterset(), clustersetObjects()...)
 	for _, name := range []string{"web", "four", "six", "both", "db", "bare", "only6", "_sql._tcp.db", "_http._tcp.web", "db-0.eu.west-1.db", "w.east.web"} {
 		m := ask(t, k, name+".shop"+inSet+" SRV")
 		if len(m.Answer) == 0 {
@@ -292,7 +292,7 @@ func TestClusterset_TargetsResolve(t *testing.T) {
 func TestClusterset_LongNames(t *testing.T) {
 	for _, options := range []string{"", "zonal"} {
 		t.Run(options, func(t *testing.T) {
-			k := importing(t, clusterset(options), clustersetObjects()...)
+			k := answering(t, clusterset(options), clustersetObjects()...)
 			for _, name := range []string{"_sql._tcp.db-0.db", "_sql._tcp.east.db", "_sql._tcp.db-0.east.db", "db-0._east.eu.db", "_db-0.eu.west-1.db", "db-0.eu._west-1.db",
 				"x.pin._zone.db", "east.prefer._zone.db", "x.y.pin._zone.db", "a.b.c.d.e.f.db", "_sql.x._tcp.db"} {
 				check(t, k, nxdomain(name+".shop"+inSet)...)
@@ -302,13 +302,13 @@ func TestClusterset_LongNames(t *testing.T) {
 	}
 	t.Run("a long ID", func(t *testing.T) {
 		db := imported("shop", "db", headless, tcp("sql", 5432))
-		k := importing(t, clusterset(), namespace("shop"), db, importedSlice(db, "a.b.c.d", "n", endpoint("10.4.1.1", hostname("h"))))
+		k := answering(t, clusterset(), namespace("shop"), db, importedSlice(db, "a.b.c.d", "n", endpoint("10.4.1.1", hostname("h"))))
 		check(t, k, a("h.a.b.c.d.db.shop"+inSet, "10.4.1.1"))
 		check(t, k, nxdomain("h.b.c.d.db.shop"+inSet)...)
 		check(t, k, nxdomain("h.a.b.c.db.shop"+inSet)...)
 	})
 	t.Run("zonal names of the cluster stay", func(t *testing.T) {
-		k := importing(t, clusterset("zonal"), clustersetObjects()...)
+		k := answering(t, clusterset("zonal"), clustersetObjects()...)
 		check(t, k, a("x.prefer._zone.db.shop.svc.cluster.local", "10.1.0.1"))
 	})
 }
@@ -324,7 +324,7 @@ func TestClusterset_LongestNames(t *testing.T) {
 		named bool
 	}{{room - 1, true}, {room, true}, {room + 1, false}} {
 		id := strings.Repeat("c", c.id)
-		k := importing(t, clusterset(), namespace(ns), db, importedSlice(db, id, "s", endpoint("10.2.1.1", hostname(host))))
+		k := answering(t, clusterset(), namespace(ns), db, importedSlice(db, id, "s", endpoint("10.2.1.1", hostname(host))))
 		owner := host + "." + id + "." + base + "."
 		if _, err := dns.PackDomainName(owner, make([]byte, 255), 0, nil, false); (err == nil) != c.named {
 			t.Fatalf("%d characters in wire form: %v", len(owner), err)
@@ -344,7 +344,7 @@ func TestClusterset_NoPods(t *testing.T) {
 	for _, mode := range []string{"disabled", "insecure", "verified"} {
 		t.Run(mode, func(t *testing.T) {
 			objects := append(clustersetObjects(), podIn("shop", "p", "Running", "10.1.0.7"))
-			k := importing(t, clusterset("pods "+mode), objects...)
+			k := answering(t, clusterset("pods "+mode), objects...)
 			for _, name := range []string{"pod", "shop.pod", "10-1-0-7.shop.pod", "web.shop.pod", "x.east.db.shop.pod", "_http._tcp.web.shop.pod", "missing.pod"} {
 				check(t, k, nxdomain(name+".clusterset.local")...)
 			}
@@ -358,7 +358,7 @@ func TestClusterset_NoPods(t *testing.T) {
 
 // Section 2.2, and the names above those of ServiceImports.
 func TestClusterset_2_2_SchemaVersionAndNonTerminals(t *testing.T) {
-	k := importing(t, clusterset(), clustersetObjects()...)
+	k := answering(t, clusterset(), clustersetObjects()...)
 	check(t, k,
 		lookup{name: "TXT", ask: "dns-version.clusterset.local TXT", answer: []string{`dns-version.clusterset.local. 28800 IN TXT "1.0.0"`}},
 		lookup{name: "TXT, mixed case", ask: "DNS-Version.ClusterSet.LOCAL TXT", answer: []string{`DNS-Version.ClusterSet.LOCAL. 28800 IN TXT "1.0.0"`}},
@@ -377,7 +377,7 @@ func TestClusterset_2_2_SchemaVersionAndNonTerminals(t *testing.T) {
 // Names and cluster IDs are case-insensitive; the records have the case of the query.
 func TestClusterset_CaseInsensitive(t *testing.T) {
 	db := imported("shop", "db", headless, tcp("SQL", 5432))
-	k := importing(t, clusterset(), namespace("shop"), db,
+	k := answering(t, clusterset(), namespace("shop"), db,
 		importedSlice(db, "North", "n", endpoint("10.6.1.1", hostname("DB-0"))), importedSlice(db, "eu.West", "w", endpoint("10.6.1.2", hostname("db-0"))),
 		imported("shop", "web", []string{"10.100.0.1"}, tcp("HTTP", 80)))
 	check(t, k,
@@ -411,7 +411,7 @@ func TestClusterset_NoPointers(t *testing.T) {
 		ofService(importedSlice(db, "west", "both", endpoint("10.1.0.2", hostname("db-1"))), "db")}
 	for _, zones := range []string{"cluster.local clusterset.local", "clusterset.local cluster.local", "clusterset.local cluster.local other.local"} {
 		t.Run(zones, func(t *testing.T) {
-			k := importing(t, "kubernetes 10.in-addr.arpa "+zones+" 8.b.d.0.1.0.0.2.ip6.arpa {\nmulticluster clusterset.local\n}", objects...)
+			k := answering(t, "kubernetes 10.in-addr.arpa "+zones+" 8.b.d.0.1.0.0.2.ip6.arpa {\nmulticluster clusterset.local\n}", objects...)
 			check(t, k,
 				lookup{name: "endpoint of both clusters' objects", ask: "1.0.1.10.in-addr.arpa PTR", answer: []string{"1.0.1.10.in-addr.arpa. 5 IN PTR db-0.db.shop.svc.cluster.local."}},
 				lookup{name: "one slice of both", ask: "2.0.1.10.in-addr.arpa PTR", answer: []string{"2.0.1.10.in-addr.arpa. 5 IN PTR db-1.db.shop.svc.cluster.local."}},
@@ -426,7 +426,7 @@ func TestClusterset_NoPointers(t *testing.T) {
 
 // Without a zone of the cluster, no address has a name.
 func TestClusterset_NoPointersWithoutTheCluster(t *testing.T) {
-	k := importing(t, "kubernetes clusterset.local 10.in-addr.arpa {\nmulticluster clusterset.local\n}", clustersetObjects()...)
+	k := answering(t, "kubernetes clusterset.local 10.in-addr.arpa {\nmulticluster clusterset.local\n}", clustersetObjects()...)
 	for _, name := range []string{"1.0.0.10.in-addr.arpa", "1.0.1.10.in-addr.arpa", "1.0.100.10.in-addr.arpa"} {
 		check(t, k, nxdomain(name)...)
 	}
@@ -440,7 +440,7 @@ func TestClusterset_NoPointersWithoutTheCluster(t *testing.T) {
 func TestClusterset_SliceOfBoth(t *testing.T) {
 	db := imported("shop", "db", headless, tcp("sql", 5432))
 	local := service("shop", "store", headless, tcp("sql", 5432))
-	k := importing(t, clusterset(), namespace("shop"), db, local,
+	k := answering(t, clusterset(), namespace("shop"), db, local,
 		ofService(importedSlice(db, "west", "b", endpoint("10.1.0.1", hostname("db-0")), endpoint("10.1.0.2")), "store"))
 	check(t, k, a("db.shop"+inSet, "10.1.0.1", "10.1.0.2"), a("db-0.west.db.shop"+inSet, "10.1.0.1"),
 		a("store.shop.svc.cluster.local", "10.1.0.1", "10.1.0.2"), a("db-0.store.shop.svc.cluster.local", "10.1.0.1"),
@@ -455,7 +455,7 @@ func TestClusterset_SliceOfBoth(t *testing.T) {
 
 // Without multicluster, the zone is one of the cluster, and slices of other clusters have no records.
 func TestClusterset_Off(t *testing.T) {
-	k := importing(t, "kubernetes cluster.local clusterset.local 10.in-addr.arpa", clustersetObjects()...)
+	k := answering(t, "kubernetes cluster.local clusterset.local 10.in-addr.arpa", clustersetObjects()...)
 	check(t, k, a("web.shop"+inSet, "10.0.0.1"), a("local.shop"+inSet, "10.0.0.2"), a("db.shop"+inSet, "10.1.0.1"), a("db.shop.svc.cluster.local", "10.1.0.1"),
 		lookup{name: "TXT", ask: "dns-version.clusterset.local TXT", answer: []string{`dns-version.clusterset.local. 28800 IN TXT "1.1.0"`}})
 	check(t, k, nxdomain("four.shop"+inSet)...)
@@ -471,7 +471,7 @@ func TestClusterset_NestedZones(t *testing.T) {
 	for _, zones := range [][2]string{{"local", "clusterset.local"}, {"cluster.set", "set"}, {"cluster.local", "set.svc.cluster.local"}} {
 		cluster, set := zones[0], zones[1]
 		t.Run(set+" and "+cluster, func(t *testing.T) {
-			k := importing(t, "kubernetes "+cluster+" "+set+" {\nmulticluster "+set+"\n}", clustersetObjects()...)
+			k := answering(t, "kubernetes "+cluster+" "+set+" {\nmulticluster "+set+"\n}", clustersetObjects()...)
 			check(t, k, a("web.shop.svc."+set, "10.100.0.1"), a("web.shop.svc."+cluster, "10.0.0.1"), a("db-0.east.db.shop.svc."+set, "10.2.1.1"))
 			check(t, k, nxdomain("local.shop.svc."+set)...)
 			check(t, k, nxdomain("four.shop.svc."+cluster)...)
@@ -481,7 +481,7 @@ func TestClusterset_NestedZones(t *testing.T) {
 
 // Several zones may be of a clusterset.
 func TestClusterset_SeveralZones(t *testing.T) {
-	k := importing(t, "kubernetes cluster.local clusterset.local supercluster.local {\nmulticluster clusterset.local SuperCluster.local\n}", clustersetObjects()...)
+	k := answering(t, "kubernetes cluster.local clusterset.local supercluster.local {\nmulticluster clusterset.local SuperCluster.local\n}", clustersetObjects()...)
 	for _, zone := range []string{"clusterset.local", "supercluster.local", "SuperCluster.LOCAL"} {
 		check(t, k, a("web.shop.svc."+zone, "10.100.0.1"), a("db-1.eu.west-1.db.shop.svc."+zone, "10.3.1.2"))
 	}

@@ -25,7 +25,7 @@ func TestClusterset_Namespaces(t *testing.T) {
 		imported("missing", "web", []string{"10.100.0.3"}, tcp("http", 80))}
 	for _, options := range []string{"namespaces shop missing", "namespace_labels name=shop"} {
 		t.Run(options, func(t *testing.T) {
-			k := importing(t, clusterset(options), objects...)
+			k := answering(t, clusterset(options), objects...)
 			check(t, k, a("web.shop"+inSet, "10.100.0.1"))
 			check(t, k, nodata("shop"+inSet)...)
 			for _, name := range []string{"team", "web.team", "db.team", "db-0.east.db.team", "_sql._tcp.db.team", "missing", "web.missing"} {
@@ -38,7 +38,7 @@ func TestClusterset_Namespaces(t *testing.T) {
 // A selector applies to ServiceImports and to their EndpointSlices.
 func TestClusterset_Labels(t *testing.T) {
 	db, hidden := labeled(imported("shop", "db", headless, tcp("sql", 5432)), "show", "yes"), imported("shop", "hidden", headless, tcp("sql", 5432))
-	k := importing(t, clusterset("labels show=yes"), namespace("shop"), db, hidden,
+	k := answering(t, clusterset("labels show=yes"), namespace("shop"), db, hidden,
 		labeled(imported("shop", "web", []string{"10.100.0.1"}, tcp("http", 80)), "show", "yes"),
 		labeled(imported("shop", "other", []string{"10.100.0.2"}, tcp("http", 80)), "show", "no"),
 		labeled(importedSlice(db, "east", "e", endpoint("10.2.1.1", hostname("db-0"))), "show", "yes"),
@@ -51,7 +51,7 @@ func TestClusterset_Labels(t *testing.T) {
 }
 
 func TestClusterset_TTL(t *testing.T) {
-	k := importing(t, clusterset("ttl 77"), clustersetObjects()...)
+	k := answering(t, clusterset("ttl 77"), clustersetObjects()...)
 	k.localIPs = []netip.Addr{parsedAddr(t, "10.9.9.9")}
 	for _, question := range []string{"web.shop" + inSet + " A", "web.shop" + inSet + " SRV", "db.shop" + inSet + " AAAA", "_sql._tcp.db.shop" + inSet + " SRV",
 		"db-0.east.db.shop" + inSet + " A", "clusterset.local NS", "none.shop" + inSet + " A", "noip.shop" + inSet + " A", "clusterset.local SOA"} {
@@ -71,7 +71,7 @@ func TestClusterset_TTL(t *testing.T) {
 }
 
 func TestClusterset_NoEndpoints(t *testing.T) {
-	k := importing(t, clusterset("noendpoints"), clustersetObjects()...)
+	k := answering(t, clusterset("noendpoints"), clustersetObjects()...)
 	check(t, k, a("web.shop"+inSet, "10.100.0.1"))
 	for _, name := range []string{"db", "db-0.east.db", "w.east.web", "bare", "_sql._tcp.db"} {
 		check(t, k, nxdomain(name+".shop"+inSet)...)
@@ -88,7 +88,7 @@ func TestClusterset_IgnoreEmpty(t *testing.T) {
 		importedSlice(full, "east", "e", endpoint("10.2.0.1"), endpoint("10.2.0.2", notReady)),
 		importedSlice(idle, "east", "e", endpoint("10.2.0.3", notReady)),
 		slice(busy, "own", endpoint("10.1.0.1"))}
-	on, off := importing(t, clusterset("ignore empty_service"), objects...), importing(t, clusterset(), objects...)
+	on, off := answering(t, clusterset("ignore empty_service"), objects...), answering(t, clusterset(), objects...)
 	check(t, on, a("full.shop"+inSet, "10.100.0.1"), a("none.shop.svc.cluster.local", "10.0.0.3"))
 	for _, name := range []string{"idle", "none", "_http._tcp.idle"} {
 		check(t, on, nxdomain(name+".shop"+inSet)...)
@@ -114,7 +114,7 @@ func TestClusterset_Fallthrough(t *testing.T) {
 		{"fallthrough shop.svc.clusterset.local", unknown, true},
 	} {
 		t.Run(c.options+"/"+c.question, func(t *testing.T) {
-			if next := passedOn(t, importing(t, clusterset(c.options), clustersetObjects()...), c.question); next != c.next {
+			if next := passedOn(t, answering(t, clusterset(c.options), clustersetObjects()...), c.question); next != c.next {
 				t.Errorf("passed on is %v, want %v", next, c.next)
 			}
 		})
@@ -156,7 +156,7 @@ func TestClusterset_BeforeTheFirstReading(t *testing.T) {
 		{source.Nodes, nil},
 	} {
 		t.Run(c.unread, func(t *testing.T) {
-			k := withStatus(importing(t, clusterset("topology", "prefer-local-cluster"), clustersetObjects()...), source.Status{Resource: c.unread})
+			k := withStatus(answering(t, clusterset("topology", "prefer-local-cluster"), clustersetObjects()...), source.Status{Resource: c.unread})
 			for _, question := range []string{cluster, set, pointer} {
 				want := dns.RcodeSuccess
 				if slices.Contains(c.waits, question) {
@@ -169,7 +169,7 @@ func TestClusterset_BeforeTheFirstReading(t *testing.T) {
 		})
 	}
 	t.Run("names", func(t *testing.T) {
-		k := withStatus(importing(t, clusterset(), clustersetObjects()...), source.Status{Resource: source.ServiceImports})
+		k := withStatus(answering(t, clusterset(), clustersetObjects()...), source.Status{Resource: source.ServiceImports})
 		for _, name := range []string{"db.shop" + inSet, "none.shop" + inSet, "db-0.east.db.shop" + inSet, "shop" + inSet, "a.b.clusterset.local", "pod.clusterset.local"} {
 			check(t, k, empty(name, dns.RcodeServerFailure, []string{"A", "AAAA", "SRV", "MX"})...)
 		}
@@ -179,13 +179,13 @@ func TestClusterset_BeforeTheFirstReading(t *testing.T) {
 			lookup{name: "NXDOMAIN of the cluster", ask: "none.shop.svc.cluster.local A", rcode: dns.RcodeNameError})
 	})
 	t.Run("fallthrough first", func(t *testing.T) {
-		k := withStatus(importing(t, clusterset("fallthrough"), clustersetObjects()...), source.Status{Resource: source.ServiceImports})
+		k := withStatus(answering(t, clusterset("fallthrough"), clustersetObjects()...), source.Status{Resource: source.ServiceImports})
 		if !passedOn(t, k, "none.shop"+inSet+" A") || passedOn(t, k, "web.shop"+inSet+" A") {
 			t.Error("before the first sync fallthrough is not as for Services")
 		}
 	})
 	t.Run("there after it was missing", func(t *testing.T) {
-		k := importing(t, clusterset(), namespace("shop"))
+		k := answering(t, clusterset(), namespace("shop"))
 		check(t, k, nxdomain("web.shop"+inSet)...)
 		k.status = func() []source.Status { return []source.Status{{Resource: source.ServiceImports}} }
 		check(t, k, empty("web.shop"+inSet, dns.RcodeServerFailure, []string{"A", "AAAA", "SRV"})...)
@@ -206,7 +206,7 @@ func (d duringTheLook) Import(namespace, name string) *index.Entry {
 
 // The first sync may end during a query: an answer made from a part of the records is not returned.
 func TestClusterset_ReadDuringTheLook(t *testing.T) {
-	k := importing(t, clusterset(), namespace("shop"))
+	k := answering(t, clusterset(), namespace("shop"))
 	read := false
 	k.attach(duringTheLook{indexOf(k), func() { read = true }}, func() []source.Status {
 		return []source.Status{{Resource: source.ServiceImports, Synced: read}}
@@ -238,7 +238,7 @@ func TestClusterset_Ready(t *testing.T) {
 		{"Nodes not synced", source.Status{Resource: source.Nodes}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			k := withStatus(importing(t, clusterset("topology", "prefer-local-cluster")), c.is)
+			k := withStatus(answering(t, clusterset("topology", "prefer-local-cluster")), c.is)
 			if got := k.Ready(); got != c.ready {
 				t.Errorf("ready is %v, want %v", got, c.ready)
 			}
@@ -248,7 +248,7 @@ func TestClusterset_Ready(t *testing.T) {
 
 // Without permission for ServiceImports, names in their zones are SERVFAIL, and others are not.
 func TestClusterset_Denied(t *testing.T) {
-	k := withStatus(importing(t, clusterset(), clustersetObjects()...), source.Status{Resource: source.ServiceImports, Denied: true})
+	k := withStatus(answering(t, clusterset(), clustersetObjects()...), source.Status{Resource: source.ServiceImports, Denied: true})
 	check(t, k, a("web.shop.svc.cluster.local", "10.0.0.1"), a("db-0.db.shop.svc.cluster.local", "10.1.0.1"))
 	check(t, k, empty("web.shop"+inSet, dns.RcodeServerFailure, []string{"A", "SRV"})...)
 	check(t, k, empty("none.shop"+inSet, dns.RcodeServerFailure, []string{"A", "SRV"})...)
@@ -257,7 +257,7 @@ func TestClusterset_Denied(t *testing.T) {
 // The start waits for ServiceImports, unless the permission is missing.
 func TestClusterset_StartWaits(t *testing.T) {
 	start := func(timeout time.Duration, is ...source.Status) time.Duration {
-		k := withStatus(importing(t, clusterset("prefer-local-cluster")), is...)
+		k := withStatus(answering(t, clusterset("prefer-local-cluster")), is...)
 		begin := time.Now()
 		k.awaitSync(timeout, func() bool { return false })
 		return time.Since(begin)
@@ -294,7 +294,7 @@ func TestClusterset_ApexNS(t *testing.T) {
 			[]string{"ns.dns.clusterset.local."}, []string{"ns.dns.clusterset.local. 5 IN A 10.1.0.1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			k := importing(t, c.block, objects...)
+			k := answering(t, c.block, objects...)
 			k.localIPs = []netip.Addr{parsedAddr(t, c.ip)}
 			want := lookup{name: "NS", ask: "clusterset.local NS", extra: c.extra}
 			for _, ns := range c.ns {
@@ -311,7 +311,7 @@ func TestClusterset_ApexNS(t *testing.T) {
 		})
 	}
 	t.Run("mixed case", func(t *testing.T) {
-		k := importing(t, clusterset(), objects...)
+		k := answering(t, clusterset(), objects...)
 		k.localIPs = []netip.Addr{parsedAddr(t, "10.1.0.9")}
 		check(t, k, lookup{name: "NS", ask: "ClusterSet.local NS", answer: []string{"ClusterSet.local. 5 IN NS ns.dns.ClusterSet.local."},
 			extra: []string{"ns.dns.ClusterSet.local. 5 IN A 10.1.0.9"}})
@@ -319,7 +319,7 @@ func TestClusterset_ApexNS(t *testing.T) {
 }
 
 func TestClusterset_ApexSOA(t *testing.T) {
-	k := importing(t, clusterset(), clustersetObjects()...)
+	k := answering(t, clusterset(), clustersetObjects()...)
 	soa := func(zone string) []string { return []string{text(k.soa(zone))} }
 	check(t, k,
 		lookup{name: "apex", ask: "clusterset.local SOA", answer: soa("clusterset.local.")},
@@ -334,7 +334,7 @@ func TestClusterset_ApexSOA(t *testing.T) {
 
 // In CoreDNS, creating or deleting a ServiceImport does not change the serial.
 func TestClusterset_Serial(t *testing.T) {
-	k := importing(t, clusterset())
+	k := answering(t, clusterset())
 	if n := k.index.Modified(); n != 0 {
 		t.Fatalf("the serial of nothing is %d", n)
 	}
@@ -348,7 +348,7 @@ func TestClusterset_Serial(t *testing.T) {
 // server.
 func TestClusterset_Aliases(t *testing.T) {
 	web := imported("shop", "web", []string{"10.100.0.1"}, tcp("http", 80))
-	k := importing(t, clusterset(), namespace("shop"), web, externalName("shop", "out", "web.shop.svc.clusterset.local"))
+	k := answering(t, clusterset(), namespace("shop"), web, externalName("shop", "out", "web.shop.svc.clusterset.local"))
 	k.upstream = upstreamOf(t, "web.shop.svc.clusterset.local. 5 IN A 10.100.0.1")
 	cname := "out.shop.svc.cluster.local. 5 IN CNAME web.shop.svc.clusterset.local."
 	check(t, k,
@@ -357,7 +357,7 @@ func TestClusterset_Aliases(t *testing.T) {
 }
 
 func TestClusterset_Metadata(t *testing.T) {
-	k := importing(t, clusterset())
+	k := answering(t, clusterset())
 	in := func(cluster string, parts map[string]string) map[string]string {
 		parts["kubernetes/cluster"] = cluster
 		return parts
@@ -392,7 +392,7 @@ func TestClusterset_StoredBeforeTheFirstReading(t *testing.T) {
 	for question, stored := range map[string]bool{"web.shop" + inSet + " A": false, "none.shop" + inSet + " A": false, "clusterset.local A": false,
 		"dns-version.clusterset.local TXT": false, "web.shop.svc.cluster.local A": true, "none.shop.svc.cluster.local A": true} {
 		t.Run(question, func(t *testing.T) {
-			s, _ := newImportStoring(t, clusterset(), clustersetObjects()...)
+			s, _ := newStoring(t, clusterset(), clustersetObjects()...)
 			withStatus(s.k, source.Status{Resource: source.ServiceImports})
 			if s.storedFor(t, questionFor(t, question)); s.len() > 0 != stored {
 				t.Errorf("stored is %v, want %v", !stored, stored)
@@ -403,7 +403,7 @@ func TestClusterset_StoredBeforeTheFirstReading(t *testing.T) {
 
 // A transfer of a clusterset's zone waits only for ServiceImports.
 func TestClusterset_TransferBeforeTheFirstReading(t *testing.T) {
-	k := withStatus(importing(t, clusterset(), clustersetObjects()...), source.Status{Resource: source.ServiceImports})
+	k := withStatus(answering(t, clusterset(), clustersetObjects()...), source.Status{Resource: source.ServiceImports})
 	if in, err := k.Transfer("clusterset.local.", 0); err == nil || in != nil {
 		t.Errorf("the clusterset is transferred, error %v", err)
 	}
@@ -422,7 +422,7 @@ func TestClusterset_TransferBeforeTheFirstReading(t *testing.T) {
 
 // Only plugin transfer does transfers: the handler refuses AXFR.
 func TestClusterset_TransferRefused(t *testing.T) {
-	k := importing(t, clusterset(), clustersetObjects()...)
+	k := answering(t, clusterset(), clustersetObjects()...)
 	w := dnstest.NewRecorder(&test.ResponseWriter{})
 	if rcode, err := k.ServeDNS(context.Background(), w, new(dns.Msg).SetAxfr("clusterset.local.")); rcode != dns.RcodeRefused || err != nil {
 		t.Errorf("%s, error %v", dns.RcodeToString[rcode], err)

@@ -66,7 +66,7 @@ func placedImports(t testing.TB, block string) *Kubernetes {
 				endpoint("10.1.3."+n, hostname("h-3"), onNode("n3"), inZone("west"), hint("west"))))
 		}
 	}
-	k := importing(t, block, objects...)
+	k := answering(t, block, objects...)
 	putNode(indexOf(k), "n1", "east", "r1", "10.240.1.0/24")
 	putNode(indexOf(k), "n2", "east", "r3", "10.240.2.0/24")
 	putNode(indexOf(k), "n3", "west", "r3", "10.240.3.0/24")
@@ -201,7 +201,7 @@ func TestClusterset_FamiliesTogether(t *testing.T) {
 	db.Annotations = map[string]string{source.AnnotationTopologyKeys: zone}
 	local := withKeys(service("shop", "db", headless, tcp("sql", 5432)), zone)
 	four, six := endpoint("10.1.1.1", hostname("a"), inZone("east")), endpoint("2001:db8::3", hostname("b"), inZone("west"))
-	k := importing(t, clusterset("topology"), namespace("shop"), db, local,
+	k := answering(t, clusterset("topology"), namespace("shop"), db, local,
 		importedSlice(db, "west", "w4", four), importedSlice(db, "west", "w6", six), slice(local, "4", four), slice(local, "6", six))
 	putNode(indexOf(k), "n1", "east", "r1", "10.240.1.0/24")
 	putNode(indexOf(k), "n3", "west", "r3", "10.240.3.0/24")

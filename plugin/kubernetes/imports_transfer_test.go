@@ -14,7 +14,7 @@ import (
 )
 
 func TestClusterset_Transfer(t *testing.T) {
-	k := importing(t, clusterset("zonal", "pods verified"), clustersetObjects()...)
+	k := answering(t, clusterset("zonal", "pods verified"), clustersetObjects()...)
 	k.localIPs = []netip.Addr{parsedAddr(t, "10.9.9.9")}
 	var want []string
 	add := func(name string, records ...string) {
@@ -59,7 +59,7 @@ func TestClusterset_Transfer(t *testing.T) {
 // The transfer of the cluster's zone has no records of ServiceImports, and that of a reverse zone none of addresses
 // that only they have.
 func TestClusterset_TransferOfOtherZones(t *testing.T) {
-	k, without := importing(t, clusterset(), clustersetObjects()...), answering(t, "kubernetes cluster.local 10.in-addr.arpa", clustersetObjects()...)
+	k, without := answering(t, clusterset(), clustersetObjects()...), answering(t, "kubernetes cluster.local 10.in-addr.arpa", clustersetObjects()...)
 	for _, zone := range []string{"cluster.local.", "10.in-addr.arpa."} {
 		sameRecords(t, zone, transferred(t, k, zone), texts(transferred(t, without, zone)))
 	}

@@ -3,8 +3,6 @@ package kubernetes
 import (
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const kubeconfig = `apiVersion: v1
@@ -22,15 +21,6 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
 contexts: [{name: there, context: {cluster: c}}]
 current-context: there
 `
-
-func written(t *testing.T, name, content string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
 
 func TestParse_Defaults(t *testing.T) {
 	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local"))
@@ -71,7 +61,7 @@ func TestParse_Zones(t *testing.T) {
 }
 
 func TestParse_Accepted(t *testing.T) {
-	config, pem := written(t, "kubeconfig", kubeconfig), written(t, "pem", "")
+	config, pem := kit.File(t, "kubeconfig", kubeconfig), kit.File(t, "pem", "")
 	for _, c := range []struct {
 		block string
 		ok    func(k *Kubernetes) bool
@@ -145,7 +135,7 @@ func TestParse_Accepted(t *testing.T) {
 // Each error has the file, the line, the option and the accepted form.
 func TestParse_Rejected(t *testing.T) {
 	notInACluster(t) // an empty kubeconfig selects the cluster of the environment, if any
-	config, bad, empty := written(t, "kubeconfig", kubeconfig), written(t, "bad", "{{{"), written(t, "empty", "")
+	config, bad, empty := kit.File(t, "kubeconfig", kubeconfig), kit.File(t, "bad", "{{{"), kit.File(t, "empty", "")
 	const (
 		requests   = ": want a number of requests, 0 or more"
 		rate       = ": want a number of requests a second, 0 or more"
@@ -267,7 +257,7 @@ func TestParse_RejectedZones(t *testing.T) {
 
 // As in CoreDNS, endpoint is ignored with a warning if kubeconfig is set, in either order.
 func TestParse_KubeconfigBeatsEndpoint(t *testing.T) {
-	config := written(t, "kubeconfig", kubeconfig)
+	config := kit.File(t, "kubeconfig", kubeconfig)
 	for _, block := range []string{"endpoint http://10.0.0.1\nkubeconfig " + config, "kubeconfig " + config + "\nendpoint http://10.0.0.1"} {
 		k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+block+"\n}"))
 		if err != nil {

@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // notInACluster unsets the environment variables with the address of the API server.
@@ -33,7 +33,7 @@ func TestSetup_NotInACluster(t *testing.T) {
 // Errors have the file, the line and the option.
 func TestSetup_Rejected(t *testing.T) {
 	notInACluster(t)
-	noPEM := written(t, "cert", "this is no PEM")
+	noPEM := kit.File(t, "cert", "this is no PEM")
 	for _, c := range []struct{ name, block, option string }{
 		{"unknown option", "nonsense", `unknown option "nonsense"`},
 		{"endpoint of colons", "endpoint ::::", "invalid endpoint"},
@@ -117,9 +117,7 @@ func TestStartupTimeout(t *testing.T) {
 // Manifests are read before the start, which does not wait.
 func TestStart_Manifests(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/ns.yaml", []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, dir+"/ns.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n")
 	begin := time.Now()
 	inst, err := run(t, ".:0 {\nkubernetes cluster.local {\nmanifests "+dir+"\n}\n}")
 	if err != nil {
@@ -166,7 +164,7 @@ func TestShutdownBeforeStart(t *testing.T) {
 }
 
 func TestSourceIdentity(t *testing.T) {
-	config := written(t, "kubeconfig", kubeconfig)
+	config := kit.File(t, "kubeconfig", kubeconfig)
 	identity := func(block string) string {
 		k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+block+"\n}"))
 		if err != nil {

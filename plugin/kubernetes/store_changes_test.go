@@ -27,6 +27,8 @@ type changes struct {
 	many       []netip.Addr // for answers that need compression, or do not fit
 }
 
+func (c *changes) common() *changes { return c }
+
 func newChanges(seed uint64, k *Kubernetes) *changes {
 	c := &changes{
 		Rand:       rand.New(rand.NewPCG(seed, 0)),

@@ -35,6 +35,8 @@ type storing struct {
 	// unfiltered is the same without topology, model is the oracle with topology; both are nil without it.
 	unfiltered *Kubernetes
 	model      *model
+	// imports are the changes of a cluster with ServiceImports, whose names are queried then; else nil.
+	imports *importChanges
 }
 
 // elsewhere answers queries for names outside of the cluster, with another answer after each change.
@@ -206,7 +208,15 @@ func (s *storing) queryOf(r *rand.Rand, name string, qtype uint16) ([]byte, erro
 	if s.k.source.Topology {
 		nameCaller(r, m)
 	}
-	return addList(r, m).Pack()
+	return s.withSearchList(r, m).Pack()
+}
+
+// withSearchList adds a search list to some queries.
+func (s *storing) withSearchList(r *rand.Rand, m *dns.Msg) *dns.Msg {
+	if m = addList(r, m); s.imports != nil {
+		m = addImportList(r, m)
+	}
+	return m
 }
 
 func mixedCase(r *rand.Rand, name string) string {
@@ -219,12 +229,16 @@ func mixedCase(r *rand.Rand, name string) string {
 	return string(b)
 }
 
-// storedBlocks are configurations with options that answers depend on in different ways.
-var storedBlocks = []struct {
+// storedBlock is a configuration of a cluster, or of one with ServiceImports.
+type storedBlock struct {
 	name, options string
+	imports       bool
 	inFront       bool
 	order         bool // also for the tests of the order of lookups
-}{
+}
+
+// storedBlocks have options that answers depend on in different ways.
+var storedBlocks = []storedBlock{
 	{name: "plain"},
 	{name: "pods insecure, ttl 0", options: "pods insecure\nttl 0"},
 	{name: "pods verified, zonal", options: "pods verified\nzonal\nendpoint_pod_names", order: true},
@@ -239,6 +253,63 @@ var storedBlocks = []struct {
 	{name: "topology, same host", options: "topology keys kubernetes.io/hostname"},
 	{name: "topology, one range trusted", options: "topology\ntrust 192.0.2.0/24"},
 	{name: "topology, a cache in front", options: "topology keys example.org/rack\npods verified", inFront: true, order: true},
+
+	{name: "clusterset", imports: true, order: true},
+	{name: "clusterset, pods verified, zonal", options: "pods verified\nzonal", imports: true},
+	{name: "clusterset, ignore empty_service", options: "ignore empty_service", imports: true, order: true},
+	{name: "clusterset, noendpoints", options: "noendpoints", imports: true},
+	{name: "clusterset, namespaces", options: "namespaces shop", imports: true},
+	{name: "clusterset, a cache in front", options: "pods verified", imports: true, inFront: true, order: true},
+	{name: "clusterset, the own cluster first", options: "prefer-local-cluster", imports: true, order: true},
+	{name: "clusterset, the own cluster first, by its name", options: "prefer-local-cluster EAST", imports: true},
+	{name: "clusterset, topology", options: "topology", imports: true, order: true},
+	{name: "clusterset, topology, zone or any", options: "topology keys topology.kubernetes.io/zone *\npods verified", imports: true},
+	{name: "clusterset, topology, the own cluster first", options: "topology\nprefer-local-cluster", imports: true, order: true},
+	{name: "clusterset, topology, the own cluster first, same host, a cache in front",
+		options: "topology keys kubernetes.io/hostname\nprefer-local-cluster eu.west-1", imports: true, inFront: true},
+}
+
+// randomCluster is a cluster that changes at random: changes or importChanges.
+type randomCluster interface {
+	change() string
+	questions(n int) []dns.Question
+	common() *changes
+}
+
+// start returns a handler whose answers are stored, and the random changes of its cluster.
+func (b *storedBlock) start(t *testing.T, seed uint64) (*storing, *elsewhere, randomCluster) {
+	block := allZones + " {\n" + b.options + "\n}"
+	if b.imports {
+		block = clusterset(b.options)
+	}
+	s, world := newStoring(t, block)
+	if b.inFront {
+		s.withCache()
+	}
+	if b.imports {
+		return s, world, s.importChanges(seed)
+	}
+	return s, world, s.changes(seed)
+}
+
+// requires fails the test unless the kinds of comparisons of the block were made, and those of the cluster's zones or those of the
+// clusterset's.
+func (b *storedBlock) requires(t *testing.T, compared seen, kinds, cluster, set []string) {
+	if compared.require(t, kinds...); b.imports {
+		cluster = set
+	}
+	compared.require(t, cluster...)
+}
+
+// inOrder runs a test for each block with order.
+func inOrder(t *testing.T, test func(t *testing.T, b *storedBlock, seed uint64)) {
+	for i, block := range storedBlocks {
+		if block.order {
+			t.Run(block.name, func(t *testing.T) {
+				property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) { test(t, &block, seed) })
+			})
+		}
+	}
 }
 
 // seen counts the comparisons by kind: a test without comparisons finds nothing.
@@ -291,40 +362,44 @@ func (s seen) require(t *testing.T, kinds ...string) {
 
 // TestStored sends queries between random changes of the cluster. A stored answer that counts as valid must equal,
 // byte for byte, one made without a store, for every form of the query. With topology, both must be the model's, for
-// every caller.
+// every caller; so must be every answer in a clusterset.
 func TestStored(t *testing.T) {
-	compared := seen{}
+	compared := map[bool]seen{false: {}, true: {}}
 	for i, block := range storedBlocks {
 		t.Run(block.name, func(t *testing.T) {
-			mine := seen{}
+			mine, seeds := seen{}, uint64(storedSeeds)
+			if block.imports {
+				seeds = 2
+			}
 			// Seed 126 once found a stored answer that followed an alias.
-			property.Seeds(t, uint64(100*i+24), storedSeeds, func(t *testing.T, seed uint64) {
-				s, world := newStoring(t, allZones+" {\n"+block.options+"\n}")
-				if block.inFront {
-					s.withCache()
-				}
-				if err := s.askBetweenChanges(s.changes(seed), world, mine); err != nil {
+			property.Seeds(t, uint64(100*i+24), seeds, func(t *testing.T, seed uint64) {
+				s, world, c := block.start(t, seed)
+				if err := s.askBetweenChanges(c, world, mine); err != nil {
 					t.Fatal(err)
 				}
 				if block.inFront && s.k.space.Len(answers.Success)+s.k.space.Len(answers.Denial) > 0 {
 					t.Error("the handler keeps what the cache in front of it keeps")
 				}
 			})
-			mine.require(t, "A", "PTR", "NODATA", "mixed case", "EDNS", "not valid any more")
-			if block.name != "fallthrough" { // the next plugin may answer any name
+			block.requires(t, mine, []string{"A", "NODATA", "mixed case", "EDNS", "not valid any more"},
+				[]string{"PTR"}, []string{"SRV", "model: NOERROR", "model: NXDOMAIN"})
+			if block.name != "fallthrough" && !block.imports { // the next plugin may answer any name
 				mine.require(t, "search: stored")
 			}
-			if strings.Contains(block.options, "topology") {
+			if strings.Contains(block.options, "topology") && !block.imports {
 				mine.require(t, topologyKinds...)
 			}
 			for kind, n := range mine {
-				compared[kind] += n
+				compared[block.imports][kind] += n
 			}
 		})
 	}
-	compared.require(t, "A", "AAAA", "SRV", "PTR", "CNAME", "NODATA", "NXDOMAIN", "mixed case", "long", "compressed", "EDNS",
-		"model: an alias")
-	compared.require(t, searchKinds...)
+	for _, all := range compared {
+		all.require(t, "A", "AAAA", "SRV", "PTR", "NODATA", "NXDOMAIN", "mixed case", "long", "compressed", "EDNS")
+		all.require(t, searchKinds...)
+	}
+	compared[false].require(t, "CNAME", "model: an alias")
+	compared[true].require(t, "model: an endpoint", "model: a port", "model: a part of all endpoints", "model: SERVFAIL")
 }
 
 // Changes for each seed, and queries after each of them. They are drawn from a few, so that stored answers are used.
@@ -335,18 +410,20 @@ const (
 	storedSeeds     = 4
 )
 
-func (s *storing) askBetweenChanges(c *changes, world *elsewhere, counts seen) error {
-	questions, steps, times := c.questions(storedQuestions), storedChanges, storedAsked
-	if s.model != nil {
+func (s *storing) askBetweenChanges(c randomCluster, world *elsewhere, counts seen) error {
+	questions, steps, times, r := c.questions(storedQuestions), storedChanges, storedAsked, c.common().Rand
+	switch {
+	case s.model != nil:
 		steps, times = 70, 15 // each time with several callers
+	case s.imports != nil:
+		times = 20
 	}
 	for step := range steps {
 		text := c.change()
 		world.address = world.address.Next()
 		for range times {
-			q := pick(c.Rand, questions)
-			if err := s.askAndCompare(c.Rand, q, counts); err != nil {
-				return fmt.Errorf("step %d, after %s: %w", step, text, err)
+			if err := s.askAndCompare(r, pick(r, questions), counts); err != nil {
+				return fmt.Errorf("step %d, after %s:\n%w", step, text, err)
 			}
 		}
 	}
@@ -389,9 +466,14 @@ func (s *storing) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) e
 		}
 	}
 	if m := new(dns.Msg); m.Unpack(query) == nil && searchlist.HasOption(m) {
-		return s.checkWalk(query, from, counts)
+		if err := s.checkWalk(query, from, counts); err != nil || s.imports == nil {
+			return err
+		}
 	}
-	if s.model == nil {
+	switch {
+	case s.imports != nil:
+		return s.compareModel(s.imports.m, query, from, counts)
+	case s.model == nil:
 		return nil
 	}
 	if err := s.checkModel(query, want, from, counts); err != nil {

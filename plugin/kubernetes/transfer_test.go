@@ -87,7 +87,7 @@ func TestTransfer_LongPortNames(t *testing.T) {
 	long, fits := tcp(n63, 80), tcp(n63[:62], 81)
 	zone := strings.Repeat("z", 50) + ".example."
 	db, deep := service("shop", "db", headless, long), service(n63, n63, headless, fits)
-	k := importing(t, "kubernetes "+zone+" cluster.local clusterset.local 10.in-addr.arpa {\nmulticluster clusterset.local\n}",
+	k := answering(t, "kubernetes "+zone+" cluster.local clusterset.local 10.in-addr.arpa {\nmulticluster clusterset.local\n}",
 		namespace("shop"), namespace(n63), db, slice(db, "a", endpoint("10.1.0.1")),
 		deep, slice(deep, "a", endpoint("10.1.0.2", hostname(n63))), service(n63, n63[:62], []string{"10.0.0.3"}, fits),
 		service("shop", "web", []string{"10.0.0.1"}, long, fits), service("shop", "other", []string{"10.0.0.2"}, tcp("http", 80)),
