@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const podsOfNode = `apiVersion: v1
@@ -22,10 +24,10 @@ status: {phase: Running, podIPs: [{ip: 10.1.0.2}]}
 `
 
 func TestParse(t *testing.T) {
-	file := written(t, "resolv.conf", "search Shop.svc.cluster.local svc.cluster.local cluster.local example.org.\nnameserver 10.0.0.1\n")
-	none := written(t, "none.conf", "nameserver 10.0.0.1\n")
-	root := written(t, "root.conf", "search .\nnameserver 10.0.0.1\n")
-	manifests := filepath.Dir(written(t, "pods.yaml", podsOfNode))
+	file := kit.File(t, "resolv.conf", "search Shop.svc.cluster.local svc.cluster.local cluster.local example.org.\nnameserver 10.0.0.1\n")
+	none := kit.File(t, "none.conf", "nameserver 10.0.0.1\n")
+	root := kit.File(t, "root.conf", "search .\nnameserver 10.0.0.1\n")
+	manifests := filepath.Dir(kit.File(t, "pods.yaml", podsOfNode))
 	node := fmt.Sprintf(" {\nnode n1\nmanifests %s\nresolv_conf %s\n}", manifests, file)
 	list := []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local.", "example.org."}
 	tests := map[string]struct {
@@ -71,7 +73,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseErrors(t *testing.T) {
-	file := written(t, "resolv.conf", "search cluster.local\n")
+	file := kit.File(t, "resolv.conf", "search cluster.local\n")
 	missing := filepath.Join(t.TempDir(), "missing")
 	tests := map[string]struct {
 		text  string

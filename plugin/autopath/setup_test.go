@@ -16,17 +16,8 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/clients"
+	"github.com/nearside-dns/nearside/test/kit"
 )
-
-// written returns the path of a file with a text, in a directory of the test.
-func written(t *testing.T, name, text string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
 
 // controller returns a controller that reads the text of a server block with zones.
 func controller(text string, zones ...string) *caddy.Controller {
@@ -100,9 +91,9 @@ func start(t *testing.T, zones, block string) (*Autopath, error) {
 }
 
 func TestStart(t *testing.T) {
-	file := written(t, "resolv.conf", "search shop.svc.cluster.local cluster.local\n")
-	none := written(t, "none.conf", "nameserver 10.0.0.1\n")
-	manifests := filepath.Dir(written(t, "pods.yaml", podsOfNode))
+	file := kit.File(t, "resolv.conf", "search shop.svc.cluster.local cluster.local\n")
+	none := kit.File(t, "none.conf", "nameserver 10.0.0.1\n")
+	manifests := filepath.Dir(kit.File(t, "pods.yaml", podsOfNode))
 	node := fmt.Sprintf("autopath @nodelocal {\nnode n1\nmanifests %s\nresolv_conf %s\n}\n", manifests, file)
 	tests := map[string]struct {
 		block    string

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestConcurrent has many clients at once, a fast clock, an upstream that sometimes fails, and a small store. Each reply
@@ -56,16 +57,11 @@ func testConcurrent(t *testing.T, b *testCache) {
 		})
 	}
 	wg.Wait()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	kit.Eventually(t, "the end of all refreshes", func() bool {
 		free, release := takeBackground()
 		release()
-		if free == places {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d refreshes do not end", places-free)
-		}
-	}
+		return free == places
+	})
 	b.flights.mu.Lock()
 	defer b.flights.mu.Unlock()
 	if n := len(b.flights.all); n != 0 {

@@ -20,6 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/cache/internal/snapshot"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // writeRecords writes a file with records.
@@ -211,14 +212,10 @@ func TestExitWithHangingDisk(t *testing.T) {
 		t.Errorf("it was written: %v", err)
 	}
 	b.writing.Unlock()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // before the folder is removed
-		if _, err := os.Stat(file); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("not written when the disk works again")
-		}
-	}
+	kit.Succeeds(t, kit.Patience, "written when the disk works again", func() error { // before the folder is removed
+		_, err := os.Stat(file)
+		return err
+	})
 }
 
 // TestExitDuringStart checks that a process that is ended before it has restored the file does not replace it.

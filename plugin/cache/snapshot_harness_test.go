@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/cache/internal/snapshot"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // snapshotCache is a cache with a file of snapshots.
@@ -92,11 +93,7 @@ func recordsIn(t *testing.T, file string) (all []string) {
 
 func parsedFile(t *testing.T, file string) *snapshot.Snapshot {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := snapshot.Parse(b)
+	s, err := snapshot.Parse([]byte(kit.Read(t, file)))
 	if err != nil {
 		t.Fatal(err)
 	}

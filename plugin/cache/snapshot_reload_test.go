@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // snapshotCorefile has a block with a file and one without. Its upstream is plugin template.
@@ -88,9 +88,7 @@ func TestSnapshotReload(t *testing.T) {
 	}
 	s := present(t, file)
 	queries(s, first)
-	if err := os.WriteFile(file, []byte("not to be read"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, file, "not to be read")
 
 	bytes := answers.Shared.Bytes()
 	if _, err := instance.Restart(caddy.CaddyfileInput{Contents: append(snapshotCorefile(file, first, "30").Contents, "z.:0 {\n    bind 192.0.2.99\n}\n"...), ServerTypeName: "dns"}); err == nil {

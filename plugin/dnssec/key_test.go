@@ -1,13 +1,13 @@
 package dnssec
 
 import (
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/dnssec/keyfile"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // newKey returns a key that was written and read.
@@ -40,9 +40,7 @@ func TestReadKey(t *testing.T) {
 	host, hostPrivate := keyfile.New(t, "example.org.", 0, dns.ECDSAP256SHA256)
 	damage := func(extension, text string) string {
 		base := keyfile.Write(t, t.TempDir(), public, private)
-		if err := os.WriteFile(base+extension, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, base+extension, text)
 		return base
 	}
 	for name, tc := range map[string]struct {

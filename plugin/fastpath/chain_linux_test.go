@@ -17,6 +17,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // patience is the maximum time to wait for an event that should occur at once.
@@ -193,15 +194,9 @@ func TestPanicEndsQuery(t *testing.T) {
 // awaitIdle waits until a chain has no queries and a server no references.
 func awaitIdle(t *testing.T, c *chain, s *server) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	kit.Eventually(t, "no queries and no references", func() bool {
 		c.queue.mu.Lock()
-		idle := c.running == 0 && c.waiting == 0 && len(c.clients) == 0 && s.references.Load() == 0
-		c.queue.mu.Unlock()
-		if idle {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the server still has %d references", s.references.Load())
-		}
-	}
+		defer c.queue.mu.Unlock()
+		return c.running == 0 && c.waiting == 0 && len(c.clients) == 0 && s.references.Load() == 0
+	})
 }

@@ -14,6 +14,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/bind"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	network "github.com/nearside-dns/nearside/test/namespace"
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
@@ -93,17 +94,11 @@ func TestReloadWithDetachedSocket(t *testing.T) {
 // awaitListeners waits until a number of listeners is open.
 func awaitListeners(t *testing.T, want int) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	kit.Eventually(t, fmt.Sprintf("%d listeners", want), func() bool {
 		listeners.mu.Lock()
-		open := len(listeners.all)
-		listeners.mu.Unlock()
-		if open == want {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d listeners, want %d", open, want)
-		}
-	}
+		defer listeners.mu.Unlock()
+		return len(listeners.all) == want
+	})
 }
 
 // checkAnswer sends queries to an address from several ports until there is an answer to one.

@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // wireAnswerer is a block.WireHandler that answers even ids at once and odd ones in another goroutine, in one batch; it passes
@@ -129,10 +130,10 @@ func TestWireOverTCP(t *testing.T) {
 	if len(seen) != int(id) {
 		t.Errorf("%d of %d answers", len(seen), id)
 	}
-	await(t, "all end", func() bool { return valueOf(t, m.inFlight) == 0 })
+	kit.Eventually(t, "all end", func() bool { return valueOf(t, m.inFlight) == 0 })
 	for name, counter := range counters { // stored answers are counted after they are sent
 		want := map[string]float64{"answered": 100, "handed over": 200}[name]
-		await(t, fmt.Sprintf("%v queries are counted as %s", want, name), func() bool { return valueOf(t, counter)-before[name] == want })
+		kit.Eventually(t, fmt.Sprintf("%v queries are counted as %s", want, name), func() bool { return valueOf(t, counter)-before[name] == want })
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // fakeService is a block.NameAwaiter and a plugin chain: queries wait for names that begin with w, for 20 ms if they begin with
@@ -110,11 +111,7 @@ func (b *heldBed) held(t *testing.T) int {
 // awaitCount waits until a number has a value.
 func awaitCount(t *testing.T, what string, want int, number func() int) {
 	t.Helper()
-	for end := time.Now().Add(patience); number() != want; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d %s, want %d", number(), what, want)
-		}
-	}
+	kit.Eventually(t, fmt.Sprint(want, " ", what), func() bool { return number() == want })
 }
 
 // heldClient sends queries over UDP or TCP.

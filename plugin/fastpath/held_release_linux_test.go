@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestHeldOfClosedConnection closes a connection whose queries wait, and others remain.
@@ -73,7 +74,7 @@ func TestHeldAtHalfClose(t *testing.T) {
 	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the server has received the end", func() bool {
+	kit.Eventually(t, "the server has received the end", func() bool {
 		end := serverEnd(t, b.listener, c)
 		end.mu.Lock()
 		defer end.mu.Unlock()

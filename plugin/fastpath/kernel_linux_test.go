@@ -16,6 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/leases"
+	"github.com/nearside-dns/nearside/test/kit"
 	netns "github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -126,11 +127,7 @@ func TestExitDetachesLater(t *testing.T) {
 	b := newKernelBed(t)
 	l := b.listen(nil, 1, true, false)
 	interfaces := b.interfaces
-	for end := time.Now().Add(10 * time.Second); !interfaces.Attached(); time.Sleep(time.Millisecond) { // to lo
-		if time.Now().After(end) {
-			t.Fatal("the program is not attached")
-		}
-	}
+	kit.Eventually(t, "the program is attached to lo", interfaces.Attached)
 	if mode := interfaces.State().Mode; mode != "tcx" {
 		t.Skipf("the program is attached by %s, and its filters must be removed", mode)
 	}

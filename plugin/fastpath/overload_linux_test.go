@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -441,15 +441,12 @@ func BenchmarkChain(b *testing.B) {
 
 // TestDocumentedLimits checks the limits of the process in the README.
 func TestDocumentedLimits(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := kit.Read(t, "README.md")
 	for _, want := range []string{
 		fmt.Sprintf("%d MiB", queryBudget>>20), fmt.Sprintf("%d queries in progress at %d KiB each", defaultRunning, runningCost>>10),
 		fmt.Sprintf("Up to %d of the %d", block.MaxBackground, defaultRunning), fmt.Sprintf("%d waiting ones", defaultWaiting), fmt.Sprintf("%g seconds", maxWait.Seconds()),
 	} {
-		if !strings.Contains(string(readme), want) {
+		if !strings.Contains(readme, want) {
 			t.Errorf("the README lacks %q", want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestInactiveSession: a DSO session without notifications, whose client sends Keepalive messages only, is aborted after five
@@ -24,7 +25,7 @@ func TestInactiveSession(t *testing.T) {
 		keepalive()
 		conn := serverEnd(t, l, c)
 		since := func(d time.Duration) {
-			await(t, "the query has ended", func() bool {
+			kit.Eventually(t, "the query has ended", func() bool {
 				conn.mu.Lock()
 				defer conn.mu.Unlock()
 				return conn.inFlight.Load() == 0
@@ -57,7 +58,7 @@ func TestSilentKeepalive(t *testing.T) {
 	conn.expire(answers.Now())
 	c.send(dso.AppendKeepalive(nil, 2, false, dso.Timeouts{}))
 	c.next()
-	await(t, "the connection is closed", func() bool { // the message may be recorded as heard meanwhile
+	kit.Eventually(t, "the connection is closed", func() bool { // the message may be recorded as heard meanwhile
 		conn.mu.Lock()
 		conn.heard -= sessionSilence
 		conn.mu.Unlock()
@@ -121,7 +122,7 @@ func TestNothingAfterRetryDelay(t *testing.T) {
 		if _, err := c.Write(framed(t, 3, "slow.example.")); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the query is in progress", func() bool { return conn.inFlight.Load() == 1 })
+		kit.Eventually(t, "the query is in progress", func() bool { return conn.inFlight.Load() == 1 })
 		conn.drain()
 		c.wantRetryDelay()
 	}
@@ -131,7 +132,7 @@ func TestNothingAfterRetryDelay(t *testing.T) {
 	}
 	conn := serverEnd(t, l, remains)
 	close(release)
-	await(t, "the reply was made", func() bool { return conn.inFlight.Load() == 0 })
+	kit.Eventually(t, "the reply was made", func() bool { return conn.inFlight.Load() == 0 })
 	closes.endSending()
 	closes.wantEnd()
 	conn.mu.Lock()

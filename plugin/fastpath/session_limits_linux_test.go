@@ -16,6 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestDeafSession has a session whose client reads nothing: it is closed, and another one is notified in time meanwhile.
@@ -76,7 +77,7 @@ func TestUnacknowledgedSession(t *testing.T) {
 		for junk := make([]byte, 1<<20); conn.writeSome(junk) > 0; {
 		}
 	}()
-	await(t, "the connection is closed", func() bool { return !connectionIsOpen(conn) })
+	kit.Eventually(t, "the connection is closed", func() bool { return !connectionIsOpen(conn) })
 	if got := closedSessions(coherence.Unread) - sessions; got != 1 {
 		t.Errorf("%d sessions are counted as unread, want 1", got)
 	}
@@ -268,7 +269,7 @@ func TestSessionLimits(t *testing.T) {
 	offer(t)
 	for name, tt := range map[string]struct{ process, sources int }{"client": {1000, 1}, "process": {5, 32}} {
 		t.Run(name, func(t *testing.T) {
-			await(t, "the connections of earlier tests are closed", func() bool {
+			kit.Eventually(t, "the connections of earlier tests are closed", func() bool {
 				streams.mu.Lock()
 				defer streams.mu.Unlock()
 				return streams.open == 0
@@ -288,13 +289,13 @@ func TestSessionLimits(t *testing.T) {
 				}
 				mustRead(t, conn, i)
 			}
-			await(t, "the others are closed", func() bool { return l.connections.Load() == 5 })
+			kit.Eventually(t, "the others are closed", func() bool { return l.connections.Load() == 5 })
 			for _, c := range sessions {
 				for range 10 {
 					c.ask("session.example.", notify)
 				}
 				end := serverEnd(t, l, c)
-				await(t, "its queries have ended", func() bool {
+				kit.Eventually(t, "its queries have ended", func() bool {
 					end.mu.Lock()
 					defer end.mu.Unlock()
 					return end.inFlight.Load() == 0

@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestSessionOpening opens a session and repeats the request: the clock advances, and there is one session. Heartbeats arrive.
@@ -232,9 +233,7 @@ func TestNotOffered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain := &dns.Server{Listener: own, Handler: dns.HandlerFunc(echo)}
-	go func() { _ = plain.ActivateAndServe() }()
-	t.Cleanup(func() { _ = plain.Shutdown() })
+	kit.Run(t, &dns.Server{Listener: own, Handler: dns.HandlerFunc(echo)})
 	for name, message := range map[string][]byte{
 		"session":   dso.AppendSessionRequest(nil, 1),
 		"keepalive": dso.AppendKeepalive(nil, 2, false, dso.Timeouts{}),
@@ -342,7 +341,7 @@ func TestHandles(t *testing.T) {
 			t.Errorf("%s has options %v", q.name, m.IsEdns0().Option)
 		}
 	}
-	await(t, "all are counted as answered", func() bool {
+	kit.Eventually(t, "all are counted as answered", func() bool {
 		return valueOf(t, l.server.Load().metrics.answered)-answeredBefore == float64(queries)
 	})
 	namespace.Advance()

@@ -17,6 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // data are the data behind an answer of a test: the answer for a value has as many addresses.
@@ -100,7 +101,7 @@ func TestFirstAnswer(t *testing.T) {
 	if reply, handles := c.ask("first.example."); len(reply.Answer) != 6 || len(handles) != 0 || reply.IsEdns0() != nil {
 		t.Errorf("handles %v without a request for notification:\n%v", handles, reply)
 	}
-	await(t, "each is counted once", func() bool {
+	kit.Eventually(t, "each is counted once", func() bool {
 		return valueOf(t, m.answered)-answered == 3 && valueOf(t, m.handedOver)-handedOver == 5
 	})
 }
@@ -472,7 +473,7 @@ func TestOutdated(t *testing.T) {
 			t.Errorf("%v are invalidated, want %v", got, handles)
 		}
 	}
-	await(t, "no subscription remains", func() bool { return coherence.Process.Statistics().Subscriptions == 0 })
+	kit.Eventually(t, "no subscription remains", func() bool { return coherence.Process.Statistics().Subscriptions == 0 })
 }
 
 // advancing is a Generation that advances when it is watched, before the watcher is set.

@@ -19,6 +19,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/reuseport"
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // newStreamListener returns a listener with an address over TCP that was taken over. Its server has a plugin chain of one handler.
@@ -150,7 +152,7 @@ func TestOneByteAtATime(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}()
-	await(t, "the query has begun", func() bool {
+	kit.Eventually(t, "the query has begun", func() bool {
 		for _, c := range streams.connectionsOf(l) {
 			c.mu.Lock()
 			begun, retained := c.begun > 0, c.retained
@@ -173,16 +175,6 @@ func TestOneByteAtATime(t *testing.T) {
 	<-ended
 	if got := valueOf(t, s.metrics.closed[closedUnfinished]) - before; got != 1 {
 		t.Errorf("%v connections are counted as unfinished, want 1", got)
-	}
-}
-
-// await waits until a condition is met.
-func await(t *testing.T, what string, met func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !met(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
 	}
 }
 
@@ -329,8 +321,8 @@ func TestReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustRead(t, conn, 1)
-	await(t, "the others are closed", func() bool { return l.connections.Load() == 1 })
-	await(t, "no query is in flight", func() bool { return valueOf(t, l.server.Load().metrics.inFlight) == 0 })
+	kit.Eventually(t, "the others are closed", func() bool { return l.connections.Load() == 1 })
+	kit.Eventually(t, "no query is in flight", func() bool { return valueOf(t, l.server.Load().metrics.inFlight) == 0 })
 }
 
 // TestClientThatNeverReads has a client that sends queries with large answers and reads none: its connection is paused, and
@@ -375,8 +367,8 @@ func TestClientThatNeverReads(t *testing.T) {
 	if pauses() == paused {
 		t.Error("no pause is counted")
 	}
-	await(t, "all queries end", func() bool { return valueOf(t, s.metrics.inFlight) == 0 })
-	await(t, "the buffers are released", func() bool { return streams.buffered.Load() == 0 })
+	kit.Eventually(t, "all queries end", func() bool { return valueOf(t, s.metrics.inFlight) == 0 })
+	kit.Eventually(t, "the buffers are released", func() bool { return streams.buffered.Load() == 0 })
 }
 
 // TestManyMessages has a plugin that sends many messages for one query, as in a zone transfer: it waits for the client.
@@ -437,7 +429,7 @@ func TestInFlightLimit(t *testing.T) {
 	if _, err := conn.Write(all); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the connection is paused", func() bool { return valueOf(t, s.metrics.pausedInFlight) > before })
+	kit.Eventually(t, "the connection is paused", func() bool { return valueOf(t, s.metrics.pausedInFlight) > before })
 	time.Sleep(20 * time.Millisecond)
 	for _, c := range streams.connectionsOf(l) {
 		if n := c.inFlight.Load(); n > maxInFlight {
@@ -528,7 +520,7 @@ func TestConnectionLimits(t *testing.T) {
 					t.Fatalf("%d connections", n)
 				}
 			}
-			await(t, "connections are closed", func() bool { return valueOf(t, m.closed[c.reason])-before == 91 })
+			kit.Eventually(t, "connections are closed", func() bool { return valueOf(t, m.closed[c.reason])-before == 91 })
 			if got := valueOf(t, m.connections); got != 10 {
 				t.Errorf("%v connections are counted as open, want 10", got)
 			}
@@ -556,7 +548,7 @@ func TestIdleTimeouts(t *testing.T) {
 			t.Errorf("closed after %v, want %v", took, want)
 		}
 	}
-	await(t, "the poller has no connections", func() bool { return l.connections.Load() == 0 })
+	kit.Eventually(t, "the poller has no connections", func() bool { return l.connections.Load() == 0 })
 }
 
 // TestMaxTCPQueries closes a connection after the answers to a number of queries.
@@ -597,7 +589,7 @@ func TestStop(t *testing.T) {
 		}
 	}
 	idle := dialTCP(t, address)
-	await(t, "both are accepted", func() bool { return l.connections.Load() == 2 })
+	kit.Eventually(t, "both are accepted", func() bool { return l.connections.Load() == 2 })
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -666,7 +658,7 @@ func TestTooManyOpenFiles(t *testing.T) {
 	l, address := newStreamListener(t, echo)
 	before := valueOf(t, l.server.Load().metrics.acceptFailures)
 	idle := dialTCP(t, address)
-	await(t, "it is accepted", func() bool { return l.connections.Load() == 1 })
+	kit.Eventually(t, "it is accepted", func() bool { return l.connections.Load() == 1 })
 	client := dialSocket(t) // the client's descriptor is open before the limit
 	var old unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
@@ -761,7 +753,7 @@ func TestClientThatNeverEnds(t *testing.T) {
 	t.Run("at the stop", func(t *testing.T) {
 		l, address := newStreamListener(t, echo)
 		ended := flood(dialTCP(t, address))
-		await(t, "queries arrive", func() bool { return l.connections.Load() == 1 })
+		kit.Eventually(t, "queries arrive", func() bool { return l.connections.Load() == 1 })
 		begin := time.Now()
 		l.drainStreams()
 		if took := time.Since(begin); took > stopTimeout-time.Second {

@@ -3,9 +3,10 @@ package forward
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestUnusualQueriesLeaveNoLocalPortsInUse: each query with an unusual flag has its own connection, which this side closes. No local port
@@ -25,12 +26,9 @@ func TestUnusualQueriesLeaveNoLocalPortsInUse(t *testing.T) {
 	to := netip.MustParseAddrPort(at)
 	ip := to.Addr().As4()
 	waiting := fmt.Sprintf(" %02X%02X%02X%02X:%04X 06 ", ip[3], ip[2], ip[1], ip[0], to.Port()) // remote address, and the state TIME_WAIT
-	within(t, "the connections are closed", func() bool { return metric(t, "nearside_forward_connections", "to", at, "proto", "tcp") == 1 })
-	table, err := os.ReadFile("/proc/self/net/tcp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(table), waiting); n > 0 {
+	kit.Eventually(t, "the connections are closed", func() bool { return metric(t, "nearside_forward_connections", "to", at, "proto", "tcp") == 1 })
+	table := kit.Read(t, "/proc/self/net/tcp")
+	if n := strings.Count(table, waiting); n > 0 {
 		t.Errorf("%d local ports wait for the end of their connection", n)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func TestTransports(t *testing.T) {
@@ -109,7 +110,7 @@ func TestFallback(t *testing.T) {
 				if a := queryOver(f, m, tcp); a.wrong(m) != "" || a.took > answerTime+margin {
 					t.Errorf("after %v: %s", a.took, a.wrong(m))
 				}
-				within(t, "TCP counts as failed", u.tcpBad.Load)
+				kit.Eventually(t, "TCP counts as failed", u.tcpBad.Load)
 				before := s.Counts()
 				wantRight(t, f, tcp, "b.example.", "c.example.")
 				if after := s.Counts(); after.TCP != before.TCP || after.UDP != before.UDP+2 {
@@ -119,7 +120,7 @@ func TestFallback(t *testing.T) {
 					t.Errorf("%v fallbacks are counted, want 3", n)
 				}
 				s.Behave(rogue.Behaviour{OverUDP: &rogue.Behaviour{Truncate: true}})
-				within(t, "TCP counts as working", func() bool { return !u.tcpBad.Load() })
+				kit.Eventually(t, "TCP counts as working", func() bool { return !u.tcpBad.Load() })
 				wantRight(t, f, tcp, "d.example.", "e.example.")
 			})
 		}
@@ -175,7 +176,7 @@ func TestFallback_Not(t *testing.T) {
 			if a := queryOver(f, question("a.example."), true); a.Msg == nil || !a.Truncated || a.took > margin {
 				t.Errorf("query %d: message %v, error %v, after %v", i, a.Msg, a.err, a.took)
 			}
-			within(t, "TCP counts as failed", upstreamOf(f, 0).tcpBad.Load)
+			kit.Eventually(t, "TCP counts as failed", upstreamOf(f, 0).tcpBad.Load)
 		}
 		if n := servers[0].Counts().UDP; n != 3 {
 			t.Errorf("%d queries over UDP", n)
@@ -414,7 +415,7 @@ func TestPlainEDNSBehindBoxThatRefusesKeepAlive(t *testing.T) {
 				}
 			}
 			query(0)
-			within(t, "the checks", func() bool { return plainChecks.Load() == 2 })
+			kit.Eventually(t, "the checks", func() bool { return plainChecks.Load() == 2 })
 			var wait sync.WaitGroup
 			for i := range 10 { // each on its own connection
 				wait.Go(func() { query(i) })
@@ -491,7 +492,7 @@ func TestTransfer(t *testing.T) {
 				if n := after.Connections - before.Connections; after.TCP-before.TCP < 2 || n < 2 || n > limit {
 					t.Errorf("%d more connections, %d queries over TCP", n, after.TCP-before.TCP)
 				}
-				within(t, "only one connection is open", func() bool { return servers[0].Counts().Open <= 1 })
+				kit.Eventually(t, "only one connection is open", func() bool { return servers[0].Counts().Open <= 1 })
 			})
 		}
 	}

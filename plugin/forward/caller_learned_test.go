@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // isProbe reports whether a query is one of nodecache's own that finds out whether a server understands the options.
@@ -19,7 +21,7 @@ func (s *sight) clients() []*dns.Msg { return slices.DeleteFunc(s.all(), isProbe
 // learned waits until queries to the first upstream have no options.
 func learned(t testing.TB, f *Forward) {
 	t.Helper()
-	within(t, "the server is known to answer without the options", upstreamOf(f, 0).unnamed.Load)
+	kit.Eventually(t, "the server is known to answer without the options", upstreamOf(f, 0).unnamed.Load)
 }
 
 // txt is a record that no query needs.
@@ -49,7 +51,7 @@ func TestOneClientsTwoRecordsKeepTheCallerOfOthers(t *testing.T) {
 		}
 		other()
 	}
-	within(t, "the server is checked", func() bool { return slices.ContainsFunc(seen.all(), isProbe) })
+	kit.Eventually(t, "the server is checked", func() bool { return slices.ContainsFunc(seen.all(), isProbe) })
 	other()
 }
 
@@ -83,7 +85,7 @@ func TestClusterNamesBehindBoxThatDropsTheCaller(t *testing.T) {
 					t.Errorf("clients' queries have the option: %v", all)
 				}
 				gone.Store(true)
-				within(t, "the option is used again", func() bool { return !upstreamOf(f, 0).unnamed.Load() })
+				kit.Eventually(t, "the option is used again", func() bool { return !upstreamOf(f, 0).unnamed.Load() })
 				wantRight(t, f, false, "c.example.")
 				if all := seen.clients(); !slices.Equal(callersOf(all[len(all)-1]), []string{nodeA}) {
 					t.Errorf("the query has no caller: %v", all[len(all)-1])
@@ -112,10 +114,10 @@ func TestServerThatFailsSomeNamesKeepsTheCaller(t *testing.T) {
 	u := upstreamOf(f, 0)
 	u.optionsAgain = time.Millisecond
 	for _, name := range []string{"drop.example.", "fail.example.", "formerr.example."} {
-		within(t, "no check is under way", func() bool { return !u.optionCheck.Load() })
+		kit.Eventually(t, "no check is under way", func() bool { return !u.optionCheck.Load() })
 		before := len(seen.all()) - len(seen.clients())
 		queryOver(f, question(name), false)
-		within(t, "the server is checked", func() bool { return len(seen.all())-len(seen.clients()) >= before+2 && !u.optionCheck.Load() })
+		kit.Eventually(t, "the server is checked", func() bool { return len(seen.all())-len(seen.clients()) >= before+2 && !u.optionCheck.Load() })
 		wantRight(t, f, false, "other.example.")
 		if all := seen.clients(); !slices.Equal(callersOf(all[len(all)-1]), []string{nodeA}) {
 			t.Errorf("after %s, the query of another client has no caller: %v", name, all[len(all)-1])

@@ -14,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // nodeA is the data of the option caller node-a zone-1.
@@ -317,7 +318,7 @@ func TestCaller_Again(t *testing.T) {
 	learned(t, f)
 	wantRight(t, f, false, "b.example.")
 	accepts.Store(true)
-	within(t, "the option is used again", func() bool { return !u.unnamed.Load() })
+	kit.Eventually(t, "the option is used again", func() bool { return !u.unnamed.Load() })
 	wantRight(t, f, false, "c.example.")
 	var named []bool
 	for _, r := range seen.clients() {
@@ -360,7 +361,7 @@ func TestCaller_Checks(t *testing.T) {
 	at := script{tcp: replies(func(r *dns.Msg) *dns.Msg { seen.add(r); return addressReply(r) })}.address(t)
 	f := chainOf(t, stanzaOf("caller node-a zone-1", at))
 	upstreamOf(f, 0).failed()
-	within(t, "it is checked", func() bool { return len(seen.all()) > 0 })
+	kit.Eventually(t, "it is checked", func() bool { return len(seen.all()) > 0 })
 	if got := seen.all()[0]; len(got.Extra) > 0 {
 		t.Errorf("the check is %v", got)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // signed returns a query with a TSIG record of an unknown key, and additional records before it.
@@ -100,7 +101,7 @@ func TestServerThatClosesConnectionsOfOneClient(t *testing.T) {
 func TestSessionIsOpenBeforeTheFirstQuery(t *testing.T) {
 	s := startSessions(t)
 	f := chainOf(t, stanzaOf("coherent", s.addr))
-	within(t, "the session vouches", func() bool { return upstreamOf(f, 0).vouches(nil) })
+	kit.Eventually(t, "the session vouches", func() bool { return upstreamOf(f, 0).vouches(nil) })
 	if first := overWire(t, f, question("first.example.")); !first.voucher.Vouches(answers.Now()) {
 		t.Errorf("error %v and voucher %v", first.err, first.voucher)
 	}
@@ -127,7 +128,7 @@ func TestAnswersBeforeTheSessionAreFetchedAgain(t *testing.T) {
 			}
 			opens()
 			s.mute.Store(false)
-			within(t, "the older answers lapse", func() bool { return wire.voucher.Lapsed() && chain.Lapsed() })
+			kit.Eventually(t, "the older answers lapse", func() bool { return wire.voucher.Lapsed() && chain.Lapsed() })
 			if wire.voucher.Vouches(answers.Now()) || chain.Ended() {
 				t.Error("the session vouches for an answer that is older, or has ended it")
 			}
@@ -142,11 +143,5 @@ func startUDP(t *testing.T, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &dns.Server{PacketConn: c, Handler: replies(addressReply)}
-	var ended sync.WaitGroup
-	ended.Go(func() { _ = server.ActivateAndServe() }) // the error is that of the end
-	t.Cleanup(func() {
-		_ = c.Close()
-		ended.Wait()
-	})
+	kit.Run(t, &dns.Server{PacketConn: c, Handler: replies(addressReply)})
 }

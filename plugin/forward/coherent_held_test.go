@@ -12,6 +12,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestCoherent_Held: an upstream that holds a query while its session vouches has not failed, and gets the query once.
@@ -116,14 +117,14 @@ func TestCoherent_Held(t *testing.T) {
 		s.hold.Store(&hold)
 		f := chainOf(t, stanzaOf("coherent\nread_timeout 200ms\ntimeout 600ms", s.addr))
 		wantRight(t, f, false, "first.example.") // other than open, which waits for a heartbeat
-		within(t, "the session is open", func() bool { return s.sessions() > 0 })
+		kit.Eventually(t, "the session is open", func() bool { return s.sessions() > 0 })
 		for _, c := range s.all() {
 			c.mu.Lock()
 			c.opened = false
 			c.mu.Unlock()
 		}
 		u := upstreamOf(f, 0)
-		within(t, "the session is silent", func() bool { return !u.vouches(nil) })
+		kit.Eventually(t, "the session is silent", func() bool { return !u.vouches(nil) })
 		time.Sleep(coherence.Silence)
 		if a, _ := throughChain(f, question(name)); a.err == nil {
 			t.Errorf("answer %v after %v", a.Msg, a.took)
@@ -162,19 +163,19 @@ func TestCoherent_AnswersNothing(t *testing.T) {
 		if n, m := count(s, "www.example."), s.sessions(); n < 2 || m < 2 || !upstreamOf(f, 0).doubted() {
 			t.Errorf("%d queries and %d connections with a session, want 2; doubted %t", n, m, upstreamOf(f, 0).doubted())
 		}
-		within(t, "checks fail", func() bool { return metric(t, checkFailures, "to", s.addr) > 0 })
+		kit.Eventually(t, "checks fail", func() bool { return metric(t, checkFailures, "to", s.addr) > 0 })
 		s.mute.Store(false)
-		within(t, "the upstream works", func() bool { return !upstreamOf(f, 0).doubted() })
+		kit.Eventually(t, "the upstream works", func() bool { return !upstreamOf(f, 0).doubted() })
 		wantRight(t, f, false, "later.example.")
 	})
 	run.Run("short timeouts", func(t testing.TB) {
 		s, f := started(t, "read_timeout 100ms\ntimeout 400ms")
-		within(t, "the upstream is doubted", func() bool {
+		kit.Eventually(t, "the upstream is doubted", func() bool {
 			_, _ = throughChain(f, question("www.example."))
 			return upstreamOf(f, 0).doubted()
 		})
 		s.mute.Store(false)
-		within(t, "the upstream works", func() bool { return !upstreamOf(f, 0).doubted() })
+		kit.Eventually(t, "the upstream works", func() bool { return !upstreamOf(f, 0).doubted() })
 		wantRight(t, f, false, "later.example.")
 	})
 	run.Run("one query of many", func(t testing.TB) { // is lost
@@ -211,11 +212,9 @@ func TestCoherent_AnswersNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		udp := &dns.Server{PacketConn: p, Handler: replies(addressReply)}
-		go func() { _ = udp.ActivateAndServe() }()
-		t.Cleanup(func() { _ = p.Close() })
+		kit.Run(t, &dns.Server{PacketConn: p, Handler: replies(addressReply)})
 		wantRight(t, f, false, "www.example.")
-		within(t, "queries go over UDP at once", upstreamOf(f, 0).tcpBad.Load)
+		kit.Eventually(t, "queries go over UDP at once", upstreamOf(f, 0).tcpBad.Load)
 		before := len(s.seen.all())
 		wantRight(t, f, false, "later.example.")
 		if n := count(s, "later.example."); n != 0 || before == 0 {
@@ -225,7 +224,7 @@ func TestCoherent_AnswersNothing(t *testing.T) {
 	run.Run("two upstreams", func(t testing.TB) {
 		second := startSessions(t)
 		_, f := started(t, "policy sequential\nread_timeout 500ms", second.addr)
-		within(t, "the first upstream is doubted", func() bool {
+		kit.Eventually(t, "the first upstream is doubted", func() bool {
 			wantRight(t, f, false, "www.example.")
 			return upstreamOf(f, 0).doubted()
 		})
@@ -246,7 +245,7 @@ func TestCoherent_Reload(t *testing.T) {
 	}
 	u := upstreamOf(f, 0)
 	f.use(nil)
-	within(t, "the session has ended", func() bool { return !wire.voucher.Vouches(answers.Now()) && !u.vouches(nil) })
+	kit.Eventually(t, "the session has ended", func() bool { return !wire.voucher.Vouches(answers.Now()) && !u.vouches(nil) })
 	if wire.voucher.Ended() {
 		t.Error("the answer was invalidated: its TTL applies")
 	}
@@ -297,7 +296,7 @@ func TestCoherent_RetryDelay(t *testing.T) {
 		a, v := throughChain(f, m)
 		done <- result{a, v}
 	}()
-	within(t, "the query is in flight", func() bool { return queries.Load() == 1 })
+	kit.Eventually(t, "the query is in flight", func() bool { return queries.Load() == 1 })
 	s.push(dso.AppendRetryDelay(nil, dso.NoError, 0))
 	got := <-done
 	a, v := got.answer, got.Voucher

@@ -21,6 +21,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // sessionServer is a server with sessions, whose answers have a handle if the query requests notification.
@@ -235,7 +236,7 @@ func withNotify(m *dns.Msg) *dns.Msg {
 func (s *sessionServer) open(t testing.TB, f *Forward) {
 	t.Helper()
 	wantRight(t, f, false, "first.example.")
-	within(t, "the session vouches", func() bool { return upstreamOf(f, 0).vouches(nil) })
+	kit.Eventually(t, "the session vouches", func() bool { return upstreamOf(f, 0).vouches(nil) })
 }
 
 // passed is a reply in wire form and its voucher.
@@ -323,9 +324,9 @@ func TestCoherent(t *testing.T) {
 				t.Errorf("age of the last heartbeat: %v", age)
 			}
 			s.push(dso.AppendInvalidate(nil, []uint64{handle}))
-			within(t, "the invalidation is counted", func() bool { return metric(t, "nearside_forward_coherence_invalidations_total", "to", s.addr) == 1 })
+			kit.Eventually(t, "the invalidation is counted", func() bool { return metric(t, "nearside_forward_coherence_invalidations_total", "to", s.addr) == 1 })
 			s.closeAll()
-			within(t, "the lost session is counted", func() bool {
+			kit.Eventually(t, "the lost session is counted", func() bool {
 				return metric(t, "nearside_forward_coherence_fallbacks_total", "to", s.addr, "reason", "closed") == 1
 			})
 		})
@@ -351,7 +352,7 @@ func TestCoherent_Failover(t *testing.T) {
 	want(dns.RcodeSuccess, true)
 	first.rcode.Store(dns.RcodeNameError)
 	want(dns.RcodeSuccess, false)
-	within(t, "the session of the second upstream", func() bool { return upstreamOf(f, 1).vouches(nil) })
+	kit.Eventually(t, "the session of the second upstream", func() bool { return upstreamOf(f, 1).vouches(nil) })
 	want(dns.RcodeSuccess, false)
 	second.stop()
 	want(dns.RcodeNameError, false)
@@ -367,7 +368,7 @@ func TestCoherent_Switch(t *testing.T) {
 		t.Fatalf("error %v and voucher %v", answered.err, answered.voucher)
 	}
 	first.stop()
-	within(t, "the answer of the first upstream has lapsed", func() bool {
+	kit.Eventually(t, "the answer of the first upstream has lapsed", func() bool {
 		wantRight(t, f, false, "other.example.")
 		return answered.voucher.Lapsed()
 	})
@@ -406,7 +407,7 @@ func TestCoherent_Others(t *testing.T) {
 			f := chainOf(t, stanzaOf(c.options, at))
 			wantRight(t, f, false, "first.example.")
 			if f.coherent && c.first == 1 {
-				within(t, "the server is known", func() bool { return !upstreamOf(f, 0).notifies() })
+				kit.Eventually(t, "the server is known", func() bool { return !upstreamOf(f, 0).notifies() })
 			}
 			for i := range 5 {
 				m := withNotify(question(fmt.Sprintf("www-%d.example.", i)))
@@ -449,7 +450,7 @@ func TestCoherent_Mixed(t *testing.T) {
 	})}.address(t)
 	f := chainOf(t, stanzaOf("coherent\npolicy round_robin", s.addr, plain))
 	wantRight(t, f, false, "a.example.", "b.example.")
-	within(t, "both upstreams are known", func() bool { return upstreamOf(f, 0).vouches(nil) && !upstreamOf(f, 1).notifies() })
+	kit.Eventually(t, "both upstreams are known", func() bool { return upstreamOf(f, 0).vouches(nil) && !upstreamOf(f, 1).notifies() })
 	before := len(seen.all())
 	vouched := 0
 	for range 6 {

@@ -11,6 +11,7 @@ import (
 	"github.com/coredns/caddy"
 
 	"github.com/nearside-dns/nearside/test/forward/stanzas"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // exceptions are the stanzas that only CoreDNS's forward accepts, with the reasons.
@@ -52,11 +53,8 @@ func TestDifferential_Stanzas(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cmd, err, out)
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stock := strings.Split(string(text), stanzas.Separator)
+	text := kit.Read(t, path)
+	stock := strings.Split(text, stanzas.Separator)
 	names, texts := stanzas.Names(), stanzas.Texts(t)
 	if len(stock) != len(texts) || len(names) != len(texts) {
 		t.Fatalf("CoreDNS's forward parsed %d stanzas of %d", len(stock), len(texts))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -432,7 +433,7 @@ func TestMaxConcurrent(t *testing.T) {
 		for i := range 2 {
 			wait.Go(func() { wantRight(t, f, false, fmt.Sprintf("q%d.example.", i)) })
 		}
-		within(t, "two queries", func() bool { return servers[0].Counts().Queries() == 2 })
+		kit.Eventually(t, "two queries", func() bool { return servers[0].Counts().Queries() == 2 })
 		if a := queryOver(f, question("a.example."), false); a.code != dns.RcodeRefused || a.err == nil {
 			t.Errorf("code %d, error %v", a.code, a.err)
 		}
@@ -501,11 +502,11 @@ func TestUse(t *testing.T) {
 			if a := queryOver(f, question("a.example."), false); a.code != dns.RcodeServerFailure || !errors.Is(a.err, errNone) {
 				t.Errorf("without upstreams: code %d, error %v", a.code, a.err)
 			}
-			within(t, "connections are closed", func() bool {
+			kit.Eventually(t, "connections are closed", func() bool {
 				return servers[0].Counts().Open+servers[1].Counts().Open+servers[2].Counts().Open == 0
 			})
 			for _, s := range servers {
-				within(t, "sockets are closed", func() bool { return metric(t, "nearside_forward_connections", "to", s.Addr) == 0 })
+				kit.Eventually(t, "sockets are closed", func() bool { return metric(t, "nearside_forward_connections", "to", s.Addr) == 0 })
 			}
 		})
 	}
@@ -550,7 +551,7 @@ func TestStop(t *testing.T) {
 					}
 				})
 			}
-			within(t, "the server has queries", func() bool { return c.server.Refuse || servers[0].Counts().Queries() > 0 })
+			kit.Eventually(t, "the server has queries", func() bool { return c.server.Refuse || servers[0].Counts().Queries() > 0 })
 			f.stop()
 			f.use([]endpoint{plain(servers[0].Addr), plain("127.0.0.1:9")})
 			wait.Wait()
@@ -558,11 +559,11 @@ func TestStop(t *testing.T) {
 				t.Errorf("%d upstreams after the end", n)
 			}
 			f.stop()
-			within(t, "connections are closed", func() bool { return servers[0].Counts().Open == 0 })
+			kit.Eventually(t, "connections are closed", func() bool { return servers[0].Counts().Open == 0 })
 		})
 	}
 	cases.Wait()
-	within(t, "goroutines have ended", func() bool { return len(running()) == 0 })
+	kit.Eventually(t, "goroutines have ended", func() bool { return len(running()) == 0 })
 }
 
 // TestChangingServers has servers that change their behaviour at random, while one always answers: each client gets its
@@ -634,7 +635,7 @@ func changeServers(t testing.TB, seed uint64, options string, allMisbehave bool)
 		t.Errorf("%d right answers and %d failures", right.Load(), failed.Load())
 	}
 	// When all servers are good again, all queries succeed.
-	within(t, "ten answers at once", func() bool {
+	kit.Eventually(t, "ten answers at once", func() bool {
 		for i := range 10 {
 			m := question(fmt.Sprintf("after%d.example.", i))
 			if a := queryOver(f, m, i%2 == 0); a.wrong(m) != "" || a.took > margin {

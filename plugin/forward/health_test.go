@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const checkFailures = "coredns_proxy_healthcheck_failures_total"
@@ -39,13 +40,13 @@ func TestDown(t *testing.T) {
 			}
 			u.fails.Store(0)
 			wantRight(t, f, c.tcp, "a.example.")
-			within(t, "it is down", u.down)
+			kit.Eventually(t, "it is down", u.down)
 			if n := metric(t, checkFailures, "to", s.Addr, "proxy_name", "forward"); n < float64(c.fails)+1 {
 				t.Errorf("the upstream is down after %v failed checks, want %d", n, c.fails+1)
 			}
 			wantRight(t, f, c.tcp, "b.example.", "c.example.")
 			s.Behave(good)
-			within(t, "a check has found it up", func() bool { return !u.down() && !u.doubted() && s.Counts().Probes() > 0 })
+			kit.Eventually(t, "a check has found it up", func() bool { return !u.down() && !u.doubted() && s.Counts().Probes() > 0 })
 			checks := 0
 			if c.tcp && s.Counts().UDPProbes > 0 { // the last check over TCP failed just before: a query goes over UDP, and TCP is checked
 				checks = 1
@@ -89,7 +90,7 @@ func TestCheck(t *testing.T) {
 				}
 				u := upstreamOf(chainOf(t, stanzaOf(options+"\n"+c.options, prefix+s.address(t))), 0)
 				u.failed()
-				within(t, "any answer will do", func() bool { return !u.checking.Load() })
+				kit.Eventually(t, "any answer will do", func() bool { return !u.checking.Load() })
 				if u.doubted() || u.fails.Load() > 0 {
 					t.Errorf("doubt %t after %d failed checks", u.doubted(), u.fails.Load())
 				}
@@ -165,7 +166,7 @@ func TestCheck_Again(t *testing.T) {
 			u.failed()
 			time.Sleep(time.Microsecond)
 		}
-		within(t, "it is not doubted", func() bool { return !u.doubted() })
+		kit.Eventually(t, "it is not doubted", func() bool { return !u.doubted() })
 	}
 }
 
@@ -188,7 +189,7 @@ func TestCheck_Busy(t *testing.T) {
 		Closed: func() {},
 	}
 	u.failed()
-	within(t, "a check is answered", func() bool { return !u.doubted() && !u.checking.Load() })
+	kit.Eventually(t, "a check is answered", func() bool { return !u.doubted() && !u.checking.Load() })
 	if n := checks.Load(); n != busy+1 {
 		t.Errorf("%d checks, want %d", n, busy+1)
 	}
@@ -267,7 +268,7 @@ func TestAllDown(t *testing.T) {
 		for i := range 40 {
 			wait.Go(func() { queryOver(f, question(fmt.Sprintf("q%d.example.", i)), false) })
 		}
-		within(t, "each is queried", func() bool {
+		kit.Eventually(t, "each is queried", func() bool {
 			return servers[0].Counts().Queries() > 0 && servers[1].Counts().Queries() > 0 && servers[2].Counts().Queries() > 0
 		})
 		wait.Wait()
@@ -315,7 +316,7 @@ func TestDoubtedLast(t *testing.T) {
 		servers[2].Behave(refusing)
 		servers[0].Behave(rogue.Behaviour{})
 		wantRight(t, f, false, "d.example.")
-		within(t, "it is not doubted any more", func() bool { return !u.doubted() })
+		kit.Eventually(t, "it is not doubted any more", func() bool { return !u.doubted() })
 		servers[1].Behave(good)
 		servers[2].Behave(good)
 		servers[0].ResetCounts()

@@ -19,6 +19,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // counting is a Receiver that counts results.
@@ -175,7 +176,7 @@ func TestExchange_CoherentAllocs(t *testing.T) {
 	at := listenTCP(t, answerWithHandle)
 	f := chainOf(t, stanzaOf("coherent\ncaller node-a zone-1", at))
 	_ = exchangeAllocs(t, f)
-	within(t, "the session is open", func() bool { return metric(t, "nearside_forward_coherence_sessions", "to", at) == 1 })
+	kit.Eventually(t, "the session is open", func() bool { return metric(t, "nearside_forward_coherence_sessions", "to", at) == 1 })
 	if got := overWire(t, f, question("www.example.org.")); got.voucher == nil {
 		t.Error("the answer has no handle")
 	}
@@ -277,7 +278,7 @@ func (f *Forward) memoryOf(t *testing.T, queries int, at string) int {
 				b.Flush()
 			}
 			// Copies may be in flight too.
-			within(t, "queries are in flight", func() bool { return metric(t, "nearside_forward_in_flight", "to", at) >= float64(sent) })
+			kit.Eventually(t, "queries are in flight", func() bool { return metric(t, "nearside_forward_in_flight", "to", at) >= float64(sent) })
 		}
 	}
 	send(1)
@@ -288,6 +289,6 @@ func (f *Forward) memoryOf(t *testing.T, queries int, at string) int {
 		t.Errorf("%d queries failed", n)
 	}
 	f.stop()
-	within(t, "no query is in flight", func() bool { return metric(t, "nearside_forward_in_flight", "to", at) == 0 })
+	kit.Eventually(t, "no query is in flight", func() bool { return metric(t, "nearside_forward_in_flight", "to", at) == 0 })
 	return each
 }

@@ -2,8 +2,6 @@ package forward
 
 import (
 	"net"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -16,16 +14,13 @@ import (
 
 	"github.com/nearside-dns/nearside/internal/nodefacts"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // resolvConf writes a file, and returns its path.
 func resolvConf(t testing.TB, text string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return kit.File(t, "resolv.conf", text)
 }
 
 func who(data string) []byte { return append([]byte{0xff, 0x21, 0, byte(len(data))}, data...) }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // summary returns response code, flags and records of a reply.
@@ -169,7 +171,7 @@ func TestPrivateNames_Served(t *testing.T) {
 	f := chainOf(t, stanzaOf("private_names nxdomain\nmax_concurrent 1", at))
 	done := make(chan answer)
 	go func() { done <- queryWith(context.Background(), f, question("slow.example."), false) }()
-	within(t, "a query is in progress", func() bool { return f.concurrent.Load() == 1 })
+	kit.Eventually(t, "a query is in progress", func() bool { return f.concurrent.Load() == 1 })
 	for range 1000 {
 		if a := queryWith(context.Background(), f, question("x.local."), false); a.Msg == nil || a.Rcode != dns.RcodeNameError {
 			t.Fatalf("code %d, error %v", a.code, a.err)

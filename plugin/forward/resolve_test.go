@@ -13,6 +13,8 @@ import (
 
 	"github.com/coredns/caddy"
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // fakeResolver is a server on loopback with a reply for each question, over UDP and over TCP: records, NXDOMAIN or
@@ -28,40 +30,12 @@ type fakeResolver struct {
 func startResolver(t testing.TB) *fakeResolver {
 	t.Helper()
 	r := &fakeResolver{replies: map[string]string{}}
-	udp, tcp := listenBoth(t)
-	r.address = udp.LocalAddr().String()
-	for _, server := range []*dns.Server{{PacketConn: udp}, {Listener: tcp}} {
-		server.Handler = dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-			if err := r.reply(w, q); err != nil {
-				t.Error(err)
-			}
-		})
-		ended := make(chan error, 1)
-		go func() { ended <- server.ActivateAndServe() }()
-		t.Cleanup(func() {
-			_, _ = udp.Close(), tcp.Close() // closing them ends the servers
-			<-ended
-		})
-	}
+	r.address = kit.Serve(t, "127.0.0.1:0", func(w dns.ResponseWriter, q *dns.Msg) {
+		if err := r.reply(w, q); err != nil {
+			t.Error(err)
+		}
+	})
 	return r
-}
-
-// listenBoth listens on a port that is free for UDP and TCP.
-func listenBoth(t testing.TB) (net.PacketConn, net.Listener) {
-	t.Helper()
-	for range 20 {
-		tcp, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		udp, err := net.ListenPacket("udp", tcp.Addr().String())
-		if err == nil {
-			return udp, tcp
-		}
-		_ = tcp.Close() // and try another port
-	}
-	t.Fatal("no port is free for both")
-	return nil, nil
 }
 
 func (r *fakeResolver) set(question, reply string) {
@@ -233,7 +207,7 @@ func TestServerLookup_Several(t *testing.T) {
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
-		udp, tcp := listenBoth(t)
+		udp, tcp := kit.ListenBoth(t, "127.0.0.1:0")
 		address := udp.LocalAddr().String()
 		_, _ = udp.Close(), tcp.Close()
 		_, err := serverLookup{servers: []string{address}, timeout: time.Second}.lookup(t.Context(), "a.example.")

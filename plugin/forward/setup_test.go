@@ -9,6 +9,8 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/test"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func TestSetup_Chain(t *testing.T) {
@@ -81,11 +83,7 @@ func TestBlock(t *testing.T) {
 	}
 	h.set("a.example.", nil, "192.0.2.4")
 	const want = "192.0.2.4:53 192.0.2.2:53"
-	for end := time.Now().Add(10 * time.Second); upstreamsOf(b.stanzas[1]) != want; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("upstreams %s, want %s", upstreamsOf(b.stanzas[1]), want)
-		}
-	}
+	kit.Eventually(t, "upstreams "+want, func() bool { return upstreamsOf(b.stanzas[1]) == want })
 	for range 2 {
 		if err := b.stop(); err != nil {
 			t.Error(err)

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/coredns/caddy"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // parsed returns the targets of one stanza.
@@ -122,9 +124,7 @@ func TestTargets_FileChanges(t *testing.T) {
 		path := resolvConf(t, "nameserver 192.0.2.1\n")
 		write := func(name, text string) {
 			t.Helper()
-			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			kit.Write(t, name, text)
 		}
 		tg := parsed(t, "forward . "+path+" 192.0.2.9")
 		wantFirst(t, tg, "192.0.2.1:53, 192.0.2.9:53")
@@ -170,9 +170,7 @@ func TestTargets_LinkChanges(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(dir, version), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(dir, version, "resolv.conf"), []byte("nameserver "+server+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			kit.Write(t, filepath.Join(dir, version, "resolv.conf"), "nameserver "+server+"\n")
 		}
 		link := func(to, name string) {
 			t.Helper()
@@ -205,17 +203,11 @@ func TestTargets_HalfWritten(t *testing.T) {
 		tg := parsed(t, "forward . "+path)
 		wantFirst(t, tg, "192.0.2.1:53")
 		w := follow(t, tg)
-		if err := os.WriteFile(path, []byte("nameserver 192.0.2.1"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, "nameserver 192.0.2.1")
 		w.after(t, time.Second)
-		if err := os.WriteFile(path, []byte("nameserver 192.0.2.12\nnameserver 192.0."), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, "nameserver 192.0.2.12\nnameserver 192.0.")
 		w.after(t, 4*time.Second+100*time.Millisecond) // the file has been read once
-		if err := os.WriteFile(path, []byte("nameserver 192.0.2.12\nnameserver 192.0.2.13\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, "nameserver 192.0.2.12\nnameserver 192.0.2.13\n")
 		w.after(t, time.Second, "192.0.2.12:53, 192.0.2.13:53")
 	})
 }
@@ -227,9 +219,7 @@ func TestTargets_EmptyAtFirst(t *testing.T) {
 		tg := parsed(t, "forward . "+path+" 192.0.2.9")
 		wantFirst(t, tg, "192.0.2.9:53")
 		w := follow(t, tg)
-		if err := os.WriteFile(path, []byte("nameserver 192.0.2.1\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, "nameserver 192.0.2.1\n")
 		w.after(t, 6*time.Second, "192.0.2.1:53, 192.0.2.9:53")
 	})
 }

@@ -24,6 +24,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const (
@@ -177,16 +178,6 @@ func (c *concurrent) Run(name string, run func(t testing.TB)) {
 	c.Go(func() { c.t.Run(name, func(t *testing.T) { measured(t, run) }) })
 }
 
-// within waits for a condition.
-func within(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(bounded); !condition(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("condition not met within %v: %s", bounded, what)
-		}
-	}
-}
-
 // sight records the queries that a scripted server receives.
 type sight struct {
 	mu      sync.Mutex
@@ -215,21 +206,7 @@ type script struct {
 // address starts the server and returns its address.
 func (s script) address(t testing.TB) string {
 	t.Helper()
-	var l net.Listener
-	var p net.PacketConn
-	var err error
-	for range 20 { // until a port is free for both
-		if l, err = net.Listen("tcp", net.JoinHostPort(cmp.Or(s.host, "127.0.0.1"), "0")); err != nil {
-			t.Fatal(err)
-		}
-		if p, err = net.ListenPacket("udp", l.Addr().String()); err == nil {
-			break
-		}
-		_ = l.Close() // and try another port
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	p, l := kit.ListenBoth(t, net.JoinHostPort(cmp.Or(s.host, "127.0.0.1"), "0"))
 	at := l.Addr().String()
 	if s.tls != nil {
 		l = tls.NewListener(l, s.tls)

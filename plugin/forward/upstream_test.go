@@ -19,6 +19,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // certified are server names in stanzas, and whether they match a certificate for 127.0.0.1 and dns.example.
@@ -235,7 +236,7 @@ func TestHTTPS_Wrong(t *testing.T) {
 				t.Errorf("%v dropped answers are counted", n)
 			}
 			if c.reason != "" { // a check accepts any answer
-				within(t, "the upstream is not doubted", func() bool { return !upstreamOf(f, 0).doubted() })
+				kit.Eventually(t, "the upstream is not doubted", func() bool { return !upstreamOf(f, 0).doubted() })
 			}
 		})
 	}
@@ -301,7 +302,7 @@ func TestHTTPS_Health(t *testing.T) {
 	if !u.doubted() {
 		t.Error("the upstream is not doubted")
 	}
-	within(t, "the upstream is down", u.down)
+	kit.Eventually(t, "the upstream is down", u.down)
 	before := s.Counts().Queries()
 	wantRight(t, f, false, "b.example.")
 	if s.Counts().Queries() != before+1 {
@@ -311,7 +312,7 @@ func TestHTTPS_Health(t *testing.T) {
 		t.Errorf("%v failed checks are counted", n)
 	}
 	works.Store(true)
-	within(t, "the upstream is up", func() bool { return !u.down() && !u.doubted() })
+	kit.Eventually(t, "the upstream is up", func() bool { return !u.down() && !u.doubted() })
 	wantRight(t, f, false, "c.example.")
 	if s.Counts().Queries() != before+1 {
 		t.Error("the upstream is not the first")
@@ -333,7 +334,7 @@ func TestHTTPS_Stop(t *testing.T) {
 			f := chainOf(t, stanzaOf("expire "+c.expire+"\ntls "+certificate.CA, "https://"+w.at))
 			var wait sync.WaitGroup
 			wait.Go(func() { wantRight(t, f, false, "a.example.") })
-			within(t, "a request has arrived", func() bool { return w.requests.Load() > 0 })
+			kit.Eventually(t, "a request has arrived", func() bool { return w.requests.Load() > 0 })
 			if c.before {
 				wait.Wait()
 			}
@@ -341,8 +342,8 @@ func TestHTTPS_Stop(t *testing.T) {
 				f.stop()
 			}
 			wait.Wait()
-			within(t, "the connection is closed", func() bool { return w.open.Load() == 0 })
-			within(t, "goroutines have ended", func() bool { return len(running()) == 0 })
+			kit.Eventually(t, "the connection is closed", func() bool { return w.open.Load() == 0 })
+			kit.Eventually(t, "goroutines have ended", func() bool { return len(running()) == 0 })
 		})
 	}
 }
@@ -380,13 +381,13 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 		for _, direction := range []string{"sent", "received"} {
-			within(t, "segments are counted", func() bool {
+			kit.Eventually(t, "segments are counted", func() bool {
 				return metric(t, "nearside_forward_packets_total", "to", to, "proto", "tcp", "direction", direction) >= 3
 			})
 		}
 		servers[1].Behave(good)
 		wantRight(t, f, true, "slow.example.")
-		within(t, "the late answer is counted", func() bool { return metric(t, "nearside_forward_late_answers_total", "to", to, "proto", "tcp") == 1 })
+		kit.Eventually(t, "the late answer is counted", func() bool { return metric(t, "nearside_forward_late_answers_total", "to", to, "proto", "tcp") == 1 })
 		one, closes := forwardTo(t, "force_tcp", rogue.Behaviour{CloseAfter: 1})
 		for i := range 5 {
 			wantRight(t, one, false, fmt.Sprintf("q%d.example.", i))
@@ -396,7 +397,7 @@ func TestMetrics(t *testing.T) {
 		}
 		down, refuses := forwardTo(t, "force_tcp\npolicy sequential\nhealth_check 20ms", refusing, good)
 		wantRight(t, down, true, "a.example.")
-		within(t, "a failed check is counted", func() bool { return metric(t, checkFailures, "to", refuses[0].Addr, "proxy_name", "forward") >= 1 })
+		kit.Eventually(t, "a failed check is counted", func() bool { return metric(t, checkFailures, "to", refuses[0].Addr, "proxy_name", "forward") >= 1 })
 		sessions := startSessions(t)
 		sessions.open(t, chainOf(t, stanzaOf("coherent", sessions.addr)))
 		families, err := prometheus.DefaultGatherer.Gather()

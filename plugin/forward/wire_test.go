@@ -20,6 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // received is the result of an Exchanger.
@@ -179,7 +180,7 @@ func (s scenario) play(t *testing.T, wire bool) (p played) {
 			r.Id = 0
 			p.upstream += fmt.Sprintf("upstream %d: %v\n", i, r)
 		}
-		within(t, "no query is in flight", func() bool { return metric(t, "nearside_forward_in_flight", "to", to[i]) == 0 })
+		kit.Eventually(t, "no query is in flight", func() bool { return metric(t, "nearside_forward_in_flight", "to", to[i]) == 0 })
 		p.metrics += named(countsOf(t, to[i]))
 	}
 	p.metrics += fmt.Sprintf("in progress: %d\n", f.concurrent.Load())
@@ -437,5 +438,5 @@ func TestExchange_Many(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	within(t, "no query is in flight", func() bool { return metric(t, "nearside_forward_in_flight", "to", at) == 0 })
+	kit.Eventually(t, "no query is in flight", func() bool { return metric(t, "nearside_forward_in_flight", "to", at) == 0 })
 }

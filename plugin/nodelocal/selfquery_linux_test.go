@@ -5,11 +5,14 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestSelfQuery queries servers on the loopback address.
@@ -42,30 +45,14 @@ func TestSelfQuery(t *testing.T) {
 // serve runs a server on a port of the loopback address until the end of the test.
 func serve(t *testing.T, answer dns.HandlerFunc, networks []string) netip.AddrPort {
 	t.Helper()
-	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
+	packets, streams := kit.ListenBoth(t, "127.0.0.1:0")
+	kit.Run(t, &dns.Server{PacketConn: packets, Handler: answer})
+	if slices.Contains(networks, "tcp") {
+		kit.Run(t, &dns.Server{Listener: streams, Handler: answer})
+	} else if err := streams.Close(); err != nil {
 		t.Fatal(err)
 	}
-	to := packets.LocalAddr().(*net.UDPAddr).AddrPort()
-	for _, network := range networks {
-		s := &dns.Server{Handler: answer, PacketConn: packets}
-		if network == "tcp" {
-			s.PacketConn = nil
-			if s.Listener, err = net.Listen("tcp", to.String()); err != nil {
-				t.Skip("the TCP port is in use")
-			}
-		}
-		started := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(started) }
-		go func() { _ = s.ActivateAndServe() }()
-		<-started
-		t.Cleanup(func() {
-			if err := s.Shutdown(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	return to
+	return packets.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
 // TestSelfQueryTCP queries a server that refuses TCP for a time.

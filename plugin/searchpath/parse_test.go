@@ -1,27 +1,17 @@
 package searchpath
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/coredns/caddy"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // hostConf is the resolv.conf of a host.
 const hostConf = "nameserver 192.0.2.53\nsearch eu.Example.com example.com. . shop.svc.cluster.local local a.ap.k8s.io cluster.local\n"
-
-// writeFile returns the path of a file with a text.
-func writeFile(t *testing.T, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 // controller returns a controller that reads a directive of a server block with keys, by default for all names.
 func controller(corefile string, keys ...string) *caddy.Controller {
@@ -33,7 +23,7 @@ func controller(corefile string, keys ...string) *caddy.Controller {
 }
 
 func TestParse(t *testing.T) {
-	file := writeFile(t, hostConf)
+	file := kit.File(t, "resolv.conf", hostConf)
 	for _, c := range []struct {
 		corefile string
 		keys     []string
@@ -48,8 +38,8 @@ func TestParse(t *testing.T) {
 		{"searchpath ap.cluster.local {\nzone cluster.local local\nhost-searches off\nschema v1\n}", nil, "ap.cluster.local.", []string{"cluster.local.", "local."}, nil},
 		{"searchpath {\nzone cluster.local\nresolv_conf " + file + "\n}", nil, "ap.k8s.io.", []string{"cluster.local."}, []string{"eu.example.com.", "example.com.", "local."}},
 		{"searchpath {\nresolv_conf " + file + "\nzone local\nhost-searches on\n}", nil, "ap.k8s.io.", []string{"local."}, []string{"eu.example.com.", "example.com."}},
-		{"searchpath internal {\nresolv_conf " + writeFile(t, "search a b c\nsearch x.org internal\n") + "\nzone local\n}", nil, "internal.", []string{"local."}, []string{"x.org."}},
-		{"searchpath {\nresolv_conf " + writeFile(t, "") + "\nzone local\n}", nil, "ap.k8s.io.", []string{"local."}, nil},
+		{"searchpath internal {\nresolv_conf " + kit.File(t, "resolv.conf", "search a b c\nsearch x.org internal\n") + "\nzone local\n}", nil, "internal.", []string{"local."}, []string{"x.org."}},
+		{"searchpath {\nresolv_conf " + kit.File(t, "resolv.conf", "") + "\nzone local\n}", nil, "ap.k8s.io.", []string{"local."}, nil},
 	} {
 		t.Run(c.corefile, func(t *testing.T) {
 			s, err := parse(controller(c.corefile, c.keys...))
@@ -67,7 +57,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseErrors(t *testing.T) {
-	file := writeFile(t, hostConf)
+	file := kit.File(t, "resolv.conf", hostConf)
 	const options = "want one of host-searches, resolv_conf, schema, zone"
 	for _, c := range []struct{ corefile, want string }{
 		{"searchpath", "1 - Error during parsing: missing zone of a cluster: want an option such as zone cluster.local"},
@@ -97,7 +87,7 @@ func TestParseErrors(t *testing.T) {
 		{"searchpath {\nzone cluster.local\nhost-searches off\nhost-searches off\n}", "4 - Error during parsing: duplicate option host-searches"},
 		{"searchpath {\nzone cluster.local\nresolv_conf\n}", "3 - Error during parsing: invalid resolv_conf: want a file in the form of resolv.conf(5)"},
 		{"searchpath {\nzone cluster.local\nresolv_conf /nonexistent\n}", "3 - Error during parsing: search list of the host: open /nonexistent: no such file"},
-		{"searchpath {\nzone cluster.local\nresolv_conf " + writeFile(t, "nameserver\n") + "\n}", "3 - Error during parsing: search list of the host: "},
+		{"searchpath {\nzone cluster.local\nresolv_conf " + kit.File(t, "resolv.conf", "nameserver\n") + "\n}", "3 - Error during parsing: search list of the host: "},
 		{"searchpath {\nresolv_conf " + file + "\nzone cluster.local\nhost-searches off\n}", "2 - Error during parsing: resolv_conf and host-searches off cannot both be set: the file is for the search list of the host"},
 		{"searchpath {\nzone cluster.local\n}\nsearchpath {\nzone cluster.local\n}", "4 - Error during parsing: duplicate searchpath: want one in a server block"},
 	} {
@@ -112,7 +102,7 @@ func TestParseErrors(t *testing.T) {
 
 func TestHostSearch(t *testing.T) {
 	g := testGrammar()
-	file := writeFile(t, hostConf)
+	file := kit.File(t, "resolv.conf", hostConf)
 	for _, c := range []struct {
 		o        options
 		required bool
@@ -124,8 +114,8 @@ func TestHostSearch(t *testing.T) {
 		{options{host: false, resolvConf: file}, false, nil, false},
 		{options{host: true, resolvConf: "/nonexistent"}, false, nil, false},
 		{options{host: true, resolvConf: "/nonexistent"}, true, nil, true},
-		{options{host: true, resolvConf: writeFile(t, "nameserver\n")}, false, nil, true},
-		{options{host: true, resolvConf: writeFile(t, "search . a..b "+strings.Repeat("x", 64)+" c.\n")}, false, []string{"c."}, false},
+		{options{host: true, resolvConf: kit.File(t, "resolv.conf", "nameserver\n")}, false, nil, true},
+		{options{host: true, resolvConf: kit.File(t, "resolv.conf", "search . a..b "+strings.Repeat("x", 64)+" c.\n")}, false, []string{"c."}, false},
 	} {
 		got, err := c.o.hostSearch(g, c.required)
 		if !slices.Equal(got, c.want) || (err != nil) != c.fails {

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/zipkin"
 )
 
@@ -79,15 +80,6 @@ func names(spans []zipkin.Span) string {
 		all = append(all, s.Name)
 	}
 	return strings.Join(all, " ")
-}
-
-func within(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
 }
 
 // never has the interval of a collector that sends for other reasons only.
@@ -169,7 +161,7 @@ func TestCollector_Slow(t *testing.T) {
 	if got := testutil.ToFloat64(dropped) - before; got != 990 {
 		t.Errorf("%v dropped, want 990", got)
 	}
-	within(t, "log line", func() bool {
+	kit.Eventually(t, "log line", func() bool {
 		return lines.count("more spans than it accepts; 990 dropped since the last such line, 10 may wait") == 1
 	})
 }
@@ -217,14 +209,14 @@ func TestCollector_Dead(t *testing.T) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
 	c := newTestCollector(t, address, func(s *settings, _ *collector) { s.batch = 1 })
 	send(c, 0, 3)
-	within(t, "log line", func() bool { return lines.count("connection refused") == 1 })
+	kit.Eventually(t, "log line", func() bool { return lines.count("connection refused") == 1 })
 	send(c, 3, 100)
 	z := zipkin.NewAt(t, address)
 	s := z.Await(t, "spans", func(s zipkin.State) bool { return len(s.Spans) == 100 })
 	if got := names(s.Spans); !strings.HasPrefix(got, "0 1 2 3 4 ") {
 		t.Errorf("order %s", got)
 	}
-	within(t, "second log line", func() bool { return lines.count("accepts spans again") == 1 })
+	kit.Eventually(t, "second log line", func() bool { return lines.count("accepts spans again") == 1 })
 	if n := lines.count("not sent"); n != 1 {
 		t.Errorf("%d lines", n)
 	}
@@ -286,7 +278,7 @@ func TestCollector_Refused(t *testing.T) {
 				want, lost = "0 1", 0
 				z.Await(t, "repeated request", func(s zipkin.State) bool { return s.Requests > 1 })
 			}
-			within(t, "dropped spans", func() bool { return testutil.ToFloat64(dropped)-before == lost })
+			kit.Eventually(t, "dropped spans", func() bool { return testutil.ToFloat64(dropped)-before == lost })
 			z.Answer(http.StatusAccepted)
 			send(c, 1, 2)
 			s := z.Await(t, "span", func(s zipkin.State) bool { return strings.HasSuffix(names(s.Spans), "1") })

@@ -1,12 +1,13 @@
 package program
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // lacking are the directives of CoreDNS that need a library of a cloud or of a database.
@@ -18,12 +19,9 @@ func TestDirectives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(folder)), "plugin.cfg"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := kit.Read(t, filepath.Join(strings.TrimSpace(string(folder)), "plugin.cfg"))
 	var want []string
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if name, _, ok := strings.Cut(line, ":"); ok && !strings.HasPrefix(line, "#") && !slices.Contains(lacking, name) {
 			want = append(want, name)
 		}

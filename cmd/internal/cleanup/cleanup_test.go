@@ -20,6 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -92,9 +93,7 @@ func TestRefuse(t *testing.T) {
 				if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				kit.Write(t, filepath.Join(root, name), text)
 			}
 			if err := os.Mkdir(filepath.Join(root, "7/fd"), 0o755); err != nil {
 				t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/nearside-dns/nearside/internal/nodefacts"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestExplain has errors about a Corefile to which the program has added lines.
@@ -89,10 +90,7 @@ func TestRemovePidfile(t *testing.T) {
 		{"of another", "1\n", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "pid")
-			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			path := kit.File(t, "pid", tc.text)
 			if err := removePidfile(path); err != nil {
 				t.Error(err)
 			}
@@ -135,9 +133,7 @@ func TestReloadRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "Corefile")
 	configure := func(t *testing.T, text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, text)
 	}
 	configure(t, plain)
 	d := &Daemon{Name: "p", Directives: []string{"bind", "errors"}, conf: path, restart: newReloadLock()}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // tree writes files and links below a temporary folder and returns it. A value that begins with
@@ -238,9 +239,7 @@ func TestDiscoverUnreadable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := options{conf: filepath.Join(t.TempDir(), "Corefile")}
 			if corefile != "" {
-				if err := os.WriteFile(o.conf, []byte(corefile), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				kit.Write(t, o.conf, corefile)
 			}
 			if s := discover(o, open(t, nil), nil); s.problem == nil {
 				t.Error("want a problem")

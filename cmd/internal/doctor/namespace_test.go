@@ -21,6 +21,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -123,12 +124,10 @@ func TestNamespaceNode(t *testing.T) {
 	namespace.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 60s }; add element inet nearside-nodelocaldns lease6 { fd00::a timeout 60s }")
 	folder := tree(t, map[string]string{"resolv.conf": "nameserver fd00::a\nnameserver 127.0.0.1\n"})
 	conf := filepath.Join(folder, "Corefile")
-	if err := os.WriteFile(conf, []byte(".:53 {\n forward . "+folder+"/resolv.conf\n}\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, conf, ".:53 {\n forward . "+folder+"/resolv.conf\n}\n")
 	clusterDNS := netip.MustParseAddrPort("10.96.0.11:53")
 	namespace.Run(t, "ip", "address", "add", clusterDNS.Addr().String()+"/32", "dev", "lo")
-	serveFound(t, clusterDNS)
+	kit.Serve(t, clusterDNS.String(), found)
 	t.Run("dead nodecache", func(t *testing.T) {
 		expect(t, doctor(t, 1, "-localip", "169.254.20.10,fd00::a"),
 			"fail | nodecache | not running here",
@@ -244,20 +243,6 @@ func everything(t *testing.T) string {
 		text += path + ":\n" + string(content)
 	}
 	return text
-}
-
-// serveFound serves DNS until the end of the test.
-func serveFound(t *testing.T, address netip.AddrPort) {
-	t.Helper()
-	p, err := net.ListenPacket("udp", address.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", address.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	server{found, found}.serve(t, p, l)
 }
 
 // TestNamespaceReversePath has pods with an interface each, one of them without a route, in a kernel with a strict rp_filter.

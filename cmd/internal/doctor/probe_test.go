@@ -21,6 +21,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // server is a real DNS server on 127.0.0.1.
@@ -31,24 +32,9 @@ type server struct {
 // start returns the address of the server.
 func (s server) start(t *testing.T) netip.AddrPort {
 	t.Helper()
-	for range 50 {
-		p, err := net.ListenPacket("udp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		address := p.LocalAddr().(*net.UDPAddr).AddrPort()
-		l, err := net.Listen("tcp", address.String())
-		if err != nil {
-			if err := p.Close(); err != nil {
-				t.Fatal(err)
-			}
-			continue // another process uses the port for TCP
-		}
-		s.serve(t, p, l)
-		return address
-	}
-	t.Fatal("no port is free for both UDP and TCP")
-	return netip.AddrPort{}
+	p, l := kit.ListenBoth(t, "127.0.0.1:0")
+	s.serve(t, p, l)
+	return p.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
 func (s server) serve(t *testing.T, p net.PacketConn, l net.Listener) {
@@ -60,19 +46,7 @@ func (s server) serve(t *testing.T, p net.PacketConn, l net.Listener) {
 			}
 			return
 		}
-		started := make(chan struct{})
-		d.NotifyStartedFunc = func() { close(started) }
-		go func() {
-			if err := d.ActivateAndServe(); err != nil {
-				t.Error(err)
-			}
-		}()
-		<-started
-		t.Cleanup(func() {
-			if err := d.Shutdown(); err != nil {
-				t.Error(err)
-			}
-		})
+		kit.Run(t, d)
 	}
 	run(&dns.Server{PacketConn: p, Handler: s.udp}, p.Close)
 	run(&dns.Server{Listener: l, Handler: s.tcp}, l.Close)

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // patience bounds every wait.
@@ -97,9 +99,7 @@ func drain(calls <-chan struct{}) {
 func TestWatch(t *testing.T) {
 	write := func(t *testing.T, path, text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, path, text)
 	}
 	t.Run("written", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "f")

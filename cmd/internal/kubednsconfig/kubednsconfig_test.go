@@ -1,11 +1,12 @@
 package kubednsconfig
 
 import (
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // configMap writes a directory with these files.
@@ -13,9 +14,7 @@ func configMap(t testing.TB, files map[string]string) string {
 	t.Helper()
 	directory := t.TempDir()
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, filepath.Join(directory, name), text)
 	}
 	return directory
 }

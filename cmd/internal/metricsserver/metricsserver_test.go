@@ -23,17 +23,12 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // patience bounds every wait.
 const patience = 10 * time.Second
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // certify writes a certificate for 127.0.0.1, signed by itself, and its key. It returns the certificate.
 func certify(t *testing.T, serial int64, certificate, key string) *x509.Certificate {
@@ -51,8 +46,8 @@ func certify(t *testing.T, serial int64, certificate, key string) *x509.Certific
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, certificate, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
-	write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
+	kit.Write(t, certificate, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	kit.Write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
 	parsed, err := x509.ParseCertificate(der)
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +143,7 @@ func (s *served) get(clients ...tls.Certificate) (serial int64, err error) {
 // awaitSerial waits until the metrics are served with a certificate.
 func (s *served) awaitSerial(t *testing.T, want int64) {
 	t.Helper()
-	await(t, func() error {
+	kit.Succeeds(t, kit.Patience, "the certificate", func() error {
 		got, err := s.get()
 		if err == nil && got != want {
 			err = fmt.Errorf("certificate %d, want %d", got, want)
@@ -160,25 +155,7 @@ func (s *served) awaitSerial(t *testing.T, want int64) {
 // awaitLog waits for a line of the log.
 func (s *served) awaitLog(t *testing.T, text string) {
 	t.Helper()
-	await(t, func() error {
-		if s.log.count(text) == 0 {
-			return fmt.Errorf("%q is not in the log", text)
-		}
-		return nil
-	})
-}
-
-func await(t *testing.T, check func() error) {
-	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	kit.Eventually(t, fmt.Sprintf("%q in the log", text), func() bool { return s.log.count(text) > 0 })
 }
 
 // metric is one of those that every process has.
@@ -199,8 +176,8 @@ func TestRenewal(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			before := s.log.count("valid again")
 			failed := s.log.count(lastValid)
-			write(t, s.file(tc.file), tc.text)
-			await(t, func() error {
+			kit.Write(t, s.file(tc.file), tc.text)
+			kit.Succeeds(t, kit.Patience, "the certificate", func() error {
 				if s.log.count(lastValid) == failed {
 					return errors.New("the log has no error")
 				}
@@ -270,7 +247,7 @@ func TestClientCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serve(t, "-tls-client-auth-type", "RequireAndVerifyClientCert", "-tls-client-ca-file", client+".crt")
-	await(t, func() error {
+	kit.Succeeds(t, kit.Patience, "the certificate", func() error {
 		_, err := s.get(pair)
 		return err
 	})
@@ -338,7 +315,7 @@ func TestIdleClients(t *testing.T) {
 // TestInvalidFiles has files with which no handshake succeeds.
 func TestInvalidFiles(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
-	write(t, empty, "")
+	kit.Write(t, empty, "")
 	for _, tc := range []struct {
 		name string
 		args []string

@@ -2,7 +2,6 @@ package nodelocaldns
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestZoneNames has values of -clusterset-zone and their normal form.
@@ -95,7 +95,7 @@ func TestClustersetServed(t *testing.T) {
 // TestClustersetCopy has the directives that an added block copies, and those that it does not.
 func TestClustersetCopy(t *testing.T) {
 	imported := filepath.Join(t.TempDir(), "imported")
-	file(t, imported, "cache {\n    denial 9984 5\n}\nforward . 10.96.0.11\nlog a\n")
+	kit.Write(t, imported, "cache {\n    denial 9984 5\n}\nforward . 10.96.0.11\nlog a\n")
 	for name, tc := range map[string]struct {
 		text, want string
 		imported   bool // the forward directive
@@ -162,18 +162,18 @@ func TestClustersetReload(t *testing.T) {
 			t.Errorf("%s: messages %v, %d errors", what, n.logged, errors)
 		}
 	}
-	file(t, base, model)
+	kit.Write(t, base, model)
 	check("at first", "clusterset.local:53 {\n    forward . 10.96.0.11\n}\n", 1, 0)
-	file(t, base, model+"clusterset.local {\n    forward . 192.0.2.1\n}\n")
+	kit.Write(t, base, model+"clusterset.local {\n    forward . 192.0.2.1\n}\n")
 	check("written", "clusterset.local {\n    forward . 192.0.2.1\n}\n", 1, 0)
-	file(t, base, model)
+	kit.Write(t, base, model)
 	check("again", "clusterset.local:53 {\n    forward . 10.96.0.11\n}\n", 1, 0)
-	file(t, filepath.Join(directory, kubednsconfig.StubDomains), `{"clusterset.local": ["192.0.2.1"]}`)
+	kit.Write(t, filepath.Join(directory, kubednsconfig.StubDomains), `{"clusterset.local": ["192.0.2.1"]}`)
 	check("stub domain", "clusterset.local:53 {\n    forward . 10.96.0.11\n}\n", 1, 1)
 	if want := "stub domain clusterset.local is a zone of -clusterset-zone already"; n.kubeDNSReason != want {
 		t.Errorf("reason %q, want %q", n.kubeDNSReason, want)
 	}
-	file(t, base, "cluster.local {\n    forward . 192.0.2.1\n}\n")
+	kit.Write(t, base, "cluster.local {\n    forward . 192.0.2.1\n}\n")
 	if _, err := n.Source("", reader); err == nil || !strings.Contains(err.Error(), "-clusterset-zone") {
 		t.Errorf("error %v", err)
 	}
@@ -229,11 +229,8 @@ func FuzzFormat(f *testing.F) {
 // address of the server, which was replaced as well.
 func FuzzClusterset(f *testing.F) {
 	for _, name := range []string{"stock", "custom", "clusterset", "caller", "cluster"} {
-		text, err := os.ReadFile(filepath.Join("testdata/render", name+".base"))
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(strings.ReplaceAll(strings.ReplaceAll(string(text), "(", "of"), "import", "log")) // blocks instead of snippets
+		text := kit.Read(f, filepath.Join("testdata/render", name+".base"))
+		f.Add(strings.ReplaceAll(strings.ReplaceAll(text, "(", "of"), "import", "log")) // blocks instead of snippets
 	}
 	f.Add("cluster.local {\n forward . 10.96.0.11\n}\nclusterset.local {\n}\n")
 	f.Add("cluster.local\nforward . 10.96.0.11\n")

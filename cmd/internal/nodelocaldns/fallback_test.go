@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/cmd/internal/dualstack"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // clusterRecords connects to a server that answers with these records as cluster DNS does, with NXDOMAIN if none matches.
@@ -92,7 +93,7 @@ func TestFallbackOfBothFamilies(t *testing.T) {
 			var queried []string
 			n.dial = clusterRecords(t, netip.AddrPortFrom(netip.MustParseAddr(c.service), 53).String(), &queried, c.records...)
 			conf := filepath.Join(t.TempDir(), "Corefile")
-			file(t, conf, ".:53 {\n    log\n}\n")
+			kit.Write(t, conf, ".:53 {\n    log\n}\n")
 			got, err := n.Source(conf, reader)
 			if err != nil {
 				t.Fatal(err)
@@ -108,7 +109,7 @@ func TestFallbackOfBothFamilies(t *testing.T) {
 func TestFallbackFoundLater(t *testing.T) {
 	n := node(t, map[string]string{"KUBE_DNS_SERVICE_HOST": "10.96.0.11"}, "-localip", "169.254.20.10,fd00:20::10")
 	conf := filepath.Join(t.TempDir(), "Corefile")
-	file(t, conf, ".:53 {\n    log\n}\n")
+	kit.Write(t, conf, ".:53 {\n    log\n}\n")
 	source := func() string {
 		t.Helper()
 		got, err := n.Source(conf, reader)

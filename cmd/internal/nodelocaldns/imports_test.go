@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestImports changes the imported files: each change is a change of the configuration, and all files and searched
@@ -19,11 +21,11 @@ func TestImports(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("NEARSIDE_TEST_IMPORT", "env")
-	file(t, at("Corefile"), "(snippet) {\n  log\n}\n. {\n  import one\n  import snippet\n  import {$NEARSIDE_TEST_IMPORT}\n}\nimport custom/*.server\n")
-	file(t, at("one"), "import two\n")
-	file(t, at("two"), "# nothing\n")
-	file(t, at("env"), "log\n")
-	file(t, at("snippet"), "__PILLAR__LOCAL__DNS__ is ignored, since a snippet has this name\n")
+	kit.Write(t, at("Corefile"), "(snippet) {\n  log\n}\n. {\n  import one\n  import snippet\n  import {$NEARSIDE_TEST_IMPORT}\n}\nimport custom/*.server\n")
+	kit.Write(t, at("one"), "import two\n")
+	kit.Write(t, at("two"), "# nothing\n")
+	kit.Write(t, at("env"), "log\n")
+	kit.Write(t, at("snippet"), "__PILLAR__LOCAL__DNS__ is ignored, since a snippet has this name\n")
 	n := node(t, nil)
 	digests := []string{""}
 	step := func(name string, same bool) {
@@ -44,22 +46,22 @@ func TestImports(t *testing.T) {
 			t.Errorf("%s is not among %q", path, n.watched())
 		}
 	}
-	file(t, at("two"), "errors\n")
+	kit.Write(t, at("two"), "errors\n")
 	step("a file that a file imports", false)
-	file(t, at("env"), "errors\n")
+	kit.Write(t, at("env"), "errors\n")
 	step("a file that a variable names", false)
-	file(t, at("custom/a.server"), "# nothing\n")
+	kit.Write(t, at("custom/a.server"), "# nothing\n")
 	step("a new file", false)
-	file(t, at("custom/a.server"), "a.example {\n  log\n}\n")
+	kit.Write(t, at("custom/a.server"), "a.example {\n  log\n}\n")
 	step("a changed file", false)
-	file(t, at("custom/b.other"), "a.example {\n  log\n}\n")
+	kit.Write(t, at("custom/b.other"), "a.example {\n  log\n}\n")
 	step("another file", true)
 
-	file(t, at("custom/a.server"), "a.example {\n  bind __PILLAR__LOCAL__DNS__\n}\n")
+	kit.Write(t, at("custom/a.server"), "a.example {\n  bind __PILLAR__LOCAL__DNS__\n}\n")
 	if _, err := n.Source(at("Corefile"), reader); err == nil || !strings.HasPrefix(err.Error(), at("custom/a.server")+":2 - __PILLAR__LOCAL__DNS__ is in an imported file") {
 		t.Errorf("variable in an imported file: %v", err)
 	}
-	file(t, at("custom/a.server"), "a.example {\n  forward . /etc/resolv.conf {\n    tls /etc/ca.pem\n  }\n}\n")
+	kit.Write(t, at("custom/a.server"), "a.example {\n  forward . /etc/resolv.conf {\n    tls /etc/ca.pem\n  }\n}\n")
 	step("forward", false)
 	if !strings.Contains(n.logged[0].text, at("custom/a.server")+":2 - forward stands in an imported file") || len(n.logged) != 1 {
 		t.Errorf("messages %v", n.logged)
@@ -78,7 +80,7 @@ func TestUnchanged(t *testing.T) {
 	log.SetOutput(&output)
 	defer log.SetOutput(os.Stderr)
 	conf := filepath.Join(t.TempDir(), "Corefile")
-	file(t, conf, ". {\n  import none*\n}\n")
+	kit.Write(t, conf, ". {\n  import none*\n}\n")
 	n := node(t, nil)
 	var warnings []int
 	for range 4 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestServersOfThisNode has servers of the ConfigMap that are this node's own, and others.
@@ -37,8 +38,8 @@ func FuzzConfigMap(f *testing.F) {
 	f.Add(`{"a { }": ["10.1.2.3 {"]}`, `["10.0.0.1\n}"]`)
 	f.Fuzz(func(t *testing.T, stubDomains, upstreams string) {
 		directory := t.TempDir()
-		file(t, filepath.Join(directory, kubednsconfig.StubDomains), stubDomains)
-		file(t, filepath.Join(directory, kubednsconfig.UpstreamNameservers), upstreams)
+		kit.Write(t, filepath.Join(directory, kubednsconfig.StubDomains), stubDomains)
+		kit.Write(t, filepath.Join(directory, kubednsconfig.UpstreamNameservers), upstreams)
 		c, err := kubednsconfig.Read(directory)
 		if err != nil {
 			return

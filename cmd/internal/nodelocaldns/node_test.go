@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // reader reads a Corefile as the daemon does, except standard input.
@@ -51,7 +52,7 @@ func node(t *testing.T, environ map[string]string, args ...string) *Node {
 		return nil, errors.New("no cluster DNS")
 	}
 	n.resolvConf = filepath.Join(t.TempDir(), "resolv.conf")
-	file(t, n.resolvConf, "nameserver 10.0.0.2\n")
+	kit.Write(t, n.resolvConf, "nameserver 10.0.0.2\n")
 	n.host = filepath.Join(t.TempDir(), "host")
 	return n
 }
@@ -79,14 +80,7 @@ func (m *mount) swap(t *testing.T, files map[string]string) {
 		t.Fatal(err)
 	}
 	for name, text := range files {
-		file(t, filepath.Join(m.path, name), text)
-	}
-}
-
-func file(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+		kit.Write(t, filepath.Join(m.path, name), text)
 	}
 }
 
@@ -95,11 +89,11 @@ func TestChoose(t *testing.T) {
 	const base, other = ". {\n    cache\n}\n", ". {\n    log\n}\n"
 	directory := t.TempDir()
 	at := func(name string) string { return filepath.Join(directory, name) }
-	file(t, at("base"), base)
-	file(t, at("conf"), other)
-	file(t, at("foreign"), other)
-	file(t, at("mark"), "\ufeff"+base)
-	file(t, at("leftover"), renderedHeader+"/etc/coredns/Corefile.base\n"+base)
+	kit.Write(t, at("base"), base)
+	kit.Write(t, at("conf"), other)
+	kit.Write(t, at("foreign"), other)
+	kit.Write(t, at("mark"), "\ufeff"+base)
+	kit.Write(t, at("leftover"), renderedHeader+"/etc/coredns/Corefile.base\n"+base)
 	for _, tc := range []struct {
 		name          string
 		args          []string
@@ -161,7 +155,7 @@ func TestChoose(t *testing.T) {
 	t.Run("template removed", func(t *testing.T) {
 		n := node(t, nil)
 		n.options.base = at("removed")
-		file(t, at("removed"), base)
+		kit.Write(t, at("removed"), base)
 		if _, err := n.Source(at("out6"), reader); err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +180,7 @@ func TestConfigMap(t *testing.T) {
 		counted++
 	}
 	conf := filepath.Join(t.TempDir(), "Corefile")
-	file(t, conf, "b.example {\n    forward . __PILLAR__UPSTREAM__SERVERS__\n}\n")
+	kit.Write(t, conf, "b.example {\n    forward . __PILLAR__UPSTREAM__SERVERS__\n}\n")
 	step := func(name string, count int, want ...string) {
 		t.Helper()
 		got, err := n.Source(conf, reader)
@@ -210,10 +204,10 @@ func TestConfigMap(t *testing.T) {
 	step("a zone of the Corefile", 2, "a.example:53 {", "not b.example:53")
 	m.swap(t, map[string]string{"stubDomains": `{"c.example": ["10.1.2.3"]}`, "upstreamNameservers": `["10.1.2.4"]`})
 	step("valid", 2, "not a.example", "c.example:53 {", "forward . 10.1.2.4")
-	file(t, conf, "c.example {\n    log\n}\n")
+	kit.Write(t, conf, "c.example {\n    log\n}\n")
 	step("the Corefile takes the zone", 3, "not c.example:53")
 	m.swap(t, map[string]string{"upstreamNameservers": `["10.1.2.4"]`})
-	file(t, conf, "b.example {\n    bind 169.254.20.10\n    forward . __PILLAR__UPSTREAM__SERVERS__\n}\n")
+	kit.Write(t, conf, "b.example {\n    bind 169.254.20.10\n    forward . __PILLAR__UPSTREAM__SERVERS__\n}\n")
 	step("valid again", 3, "forward . 10.1.2.4")
 	m.swap(t, map[string]string{"upstreamNameservers": `["169.254.20.10"]`})
 	step("an own address", 4, "forward . 10.1.2.4")
@@ -233,7 +227,7 @@ func TestConfigMapByDefault(t *testing.T) {
 	counted := 0
 	n.setupError = func(string) { counted++ }
 	conf := filepath.Join(t.TempDir(), "Corefile")
-	file(t, conf, ". {\n    log\n}\n")
+	kit.Write(t, conf, ". {\n    log\n}\n")
 	step := func(name string, served bool, count int) {
 		t.Helper()
 		got, err := n.Source(conf, reader)
@@ -245,7 +239,7 @@ func TestConfigMapByDefault(t *testing.T) {
 	if err := os.Mkdir(n.kubeDNSPath, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	file(t, filepath.Join(n.kubeDNSPath, kubednsconfig.StubDomains), `{"a.example": ["10.1.2.3"]}`)
+	kit.Write(t, filepath.Join(n.kubeDNSPath, kubednsconfig.StubDomains), `{"a.example": ["10.1.2.3"]}`)
 	step("there", true, 0)
 	if err := os.RemoveAll(n.kubeDNSPath); err != nil {
 		t.Fatal(err)
@@ -258,10 +252,10 @@ func TestConfigMapByDefault(t *testing.T) {
 func TestUselessResolvConf(t *testing.T) {
 	n := node(t, nil)
 	conf := filepath.Join(t.TempDir(), "Corefile")
-	file(t, conf, ". {\n    forward . "+n.resolvConf+" {\n        max_fails 3\n    }\n}\nb {\n    forward . 10.9.9.9 "+n.resolvConf+"\n}\n")
+	kit.Write(t, conf, ". {\n    forward . "+n.resolvConf+" {\n        max_fails 3\n    }\n}\nb {\n    forward . 10.9.9.9 "+n.resolvConf+"\n}\n")
 	step := func(name, text, want, message, refused string) {
 		t.Helper()
-		file(t, n.resolvConf, text)
+		kit.Write(t, n.resolvConf, text)
 		got, err := n.Source(conf, reader)
 		if refused != "" {
 			if err == nil || !strings.Contains(err.Error(), refused) {
@@ -290,14 +284,14 @@ func TestConfigMapMissingAtTheStart(t *testing.T) {
 	counted := 0
 	n.setupError = func(string) { counted++ }
 	conf := filepath.Join(t.TempDir(), "Corefile")
-	file(t, conf, ". {\n    log\n}\n")
+	kit.Write(t, conf, ". {\n    log\n}\n")
 	if _, err := n.Source(conf, reader); err != nil || counted != 1 {
 		t.Fatalf("error %v, counted %d", err, counted)
 	}
 	if err := os.Mkdir(directory, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	file(t, filepath.Join(directory, "stubDomains"), `{"a.example": ["10.1.2.3"]}`)
+	kit.Write(t, filepath.Join(directory, "stubDomains"), `{"a.example": ["10.1.2.3"]}`)
 	if got, err := n.Source(conf, reader); err != nil || !strings.Contains(string(got.Text), "a.example:53 {") {
 		t.Errorf("error %v, text\n%s", err, got.Text)
 	}
@@ -328,7 +322,7 @@ func TestNodelocalDirective(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			n := node(t, service, append([]string{"-localip", "169.254.20.10"}, tc.args...)...)
 			conf := filepath.Join(t.TempDir(), "Corefile")
-			file(t, conf, ".:53 {\n    log\n}\n")
+			kit.Write(t, conf, ".:53 {\n    log\n}\n")
 			got, err := n.Source(conf, reader)
 			if err != nil {
 				t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 	"github.com/nearside-dns/nearside/cmd/internal/resolvconf"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -88,19 +89,16 @@ func TestRenderGolden(t *testing.T) {
 		{"stanzas-addresses", "stanzas", example(t, "169.254.20.10"), func(v *values) { v.setupInterface = false }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			text, err := os.ReadFile(filepath.Join("testdata/render", tc.base+".base"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := kit.Read(t, filepath.Join("testdata/render", tc.base+".base"))
 			if tc.with != nil {
 				tc.with(&tc.values)
 			}
-			got, err := tc.values.render(daemon.Corefile{Name: "Corefile.base", Text: text})
+			got, err := tc.values.render(daemon.Corefile{Name: "Corefile.base", Text: []byte(text)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			golden(t, filepath.Join("testdata/render", tc.name+".golden"), []byte(shown(got)))
-			checkLines(t, string(text), got)
+			checkLines(t, text, got)
 		})
 	}
 }
@@ -112,11 +110,7 @@ func golden(t *testing.T, path string, got []byte) {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
+	if want := kit.Read(t, path); string(got) != want {
 		t.Errorf("%s has\n%s\ngot\n%s", path, want, got)
 	}
 }
@@ -274,12 +268,9 @@ func TestRenderUnchanged(t *testing.T) {
 // FuzzRender renders any text: it is invalid, or the result parses.
 func FuzzRender(f *testing.F) {
 	for _, name := range []string{"stock", "custom", "stanzas", "caller"} {
-		text, err := os.ReadFile(filepath.Join("testdata/render", name+".base"))
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(string(text), "169.254.20.10", true)
-		f.Add(string(text), "", false)
+		text := kit.Read(f, filepath.Join("testdata/render", name+".base"))
+		f.Add(text, "169.254.20.10", true)
+		f.Add(text, "", false)
 	}
 	f.Add(". {\n forward . /etc/resolv.conf {\n force_tcp }\n}", "fd00::1", true)
 	f.Add("a b, {\n forward \"x\ny\" /etc/resolv.conf\n}", "", true)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/cmd/internal/filewatch"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // hostFiles makes files and, where a text begins with "->", symbolic links below a folder.
@@ -69,7 +70,7 @@ func TestHostResolvConf(t *testing.T) {
 			n := node(t, map[string]string{inPod: "10.96.0.1"}) // its copy has 10.0.0.2
 			hostFiles(t, n.host, tc.before)
 			conf := filepath.Join(t.TempDir(), "Corefile")
-			file(t, conf, ".:53 {\n    forward . "+n.resolvConf+"\n}\n")
+			kit.Write(t, conf, ".:53 {\n    forward . "+n.resolvConf+"\n}\n")
 			forwards := func() string {
 				t.Helper()
 				got, err := n.Source(conf, reader)
@@ -113,7 +114,7 @@ func TestHostResolvConf(t *testing.T) {
 func TestHostResolvConfBroken(t *testing.T) {
 	n := node(t, map[string]string{inPod: "10.96.0.1"})
 	conf := filepath.Join(t.TempDir(), "Corefile")
-	file(t, conf, ".:53 {\n    forward . "+n.resolvConf+"\n}\n")
+	kit.Write(t, conf, ".:53 {\n    forward . "+n.resolvConf+"\n}\n")
 	hostFiles(t, n.host, map[string]string{"etc/resolv.conf": "nameserver 10.1.0.1\n"})
 	if _, err := n.Source(conf, reader); err != nil {
 		t.Fatal(err)
@@ -133,7 +134,7 @@ func TestCopyOfResolvConf(t *testing.T) {
 		}
 		n := node(t, environ)
 		conf := filepath.Join(t.TempDir(), "Corefile")
-		file(t, conf, ".:53 {\n    forward . "+n.resolvConf+"\n}\n")
+		kit.Write(t, conf, ".:53 {\n    forward . "+n.resolvConf+"\n}\n")
 		if _, err := n.Source(conf, reader); err != nil {
 			t.Fatal(err)
 		}
@@ -157,10 +158,10 @@ func TestKubeletResolvConf(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := node(t, map[string]string{inPod: "10.96.0.1"})
-			file(t, n.resolvConf, tc.copied)
+			kit.Write(t, n.resolvConf, tc.copied)
 			hostFiles(t, n.host, map[string]string{"etc/resolv.conf": tc.node})
 			conf := filepath.Join(t.TempDir(), "Corefile")
-			file(t, conf, ".:53 {\n    forward . "+n.resolvConf+"\n}\na.example:53 {\n    forward . "+n.resolvConf+"\n}\n")
+			kit.Write(t, conf, ".:53 {\n    forward . "+n.resolvConf+"\n}\na.example:53 {\n    forward . "+n.resolvConf+"\n}\n")
 			for _, change := range []string{"", "nameserver 10.1.0.9\n"} {
 				if change != "" {
 					hostFiles(t, n.host, map[string]string{"etc/resolv.conf": change})
@@ -204,9 +205,9 @@ func TestSixteenNameservers(t *testing.T) {
 			for i := range 16 {
 				servers += fmt.Sprintf("nameserver 10.1.0.%d\n", i+1)
 			}
-			file(t, n.resolvConf, servers)
+			kit.Write(t, n.resolvConf, servers)
 			conf := filepath.Join(t.TempDir(), "Corefile")
-			file(t, conf, ".:53 {\n    forward ."+strings.Replace(tc.to, "%s", n.resolvConf, 1)+"\n}\n")
+			kit.Write(t, conf, ".:53 {\n    forward ."+strings.Replace(tc.to, "%s", n.resolvConf, 1)+"\n}\n")
 			got, err := n.Source(conf, reader)
 			if err != nil {
 				t.Fatal(err)

@@ -1,58 +1,26 @@
 package probe
 
 import (
-	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/miekg/dns"
-)
 
-// listen opens a port of 127.0.0.1 for both. A port that is free for TCP may be in use for UDP.
-func listen(t *testing.T) (ln net.Listener, conn net.PacketConn) {
-	t.Helper()
-	var err error
-	for range 20 {
-		if ln, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			t.Fatal(err)
-		}
-		if conn, err = net.ListenPacket("udp", ln.Addr().String()); err == nil {
-			return ln, conn
-		}
-		if err := ln.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Fatal(err)
-	return nil, nil
-}
+	"github.com/nearside-dns/nearside/test/kit"
+)
 
 // server answers over UDP and TCP on one port of 127.0.0.1. Without a handler the port is closed.
 func server(t *testing.T, udp, tcp dns.HandlerFunc) string {
 	t.Helper()
-	ln, conn := listen(t)
-	run := func(s *dns.Server, h dns.HandlerFunc) {
-		ready, ended := make(chan struct{}), make(chan error, 1)
-		s.Handler, s.NotifyStartedFunc = h, func() { close(ready) }
-		go func() { ended <- s.ActivateAndServe() }()
-		<-ready
-		t.Cleanup(func() {
-			if err := s.Shutdown(); err != nil {
-				t.Error(err)
-			}
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	conn, ln := kit.ListenBoth(t, "127.0.0.1:0")
 	if udp != nil {
-		run(&dns.Server{PacketConn: conn}, udp)
+		kit.Run(t, &dns.Server{PacketConn: conn, Handler: udp})
 	} else if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if tcp != nil {
-		run(&dns.Server{Listener: ln}, tcp)
+		kit.Run(t, &dns.Server{Listener: ln, Handler: tcp})
 	} else if err := ln.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -2,11 +2,12 @@ package resolvconf
 
 import (
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func TestNameservers(t *testing.T) {
@@ -33,13 +34,9 @@ func TestNameservers(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			directory := t.TempDir()
 			file, uplinks := filepath.Join(directory, "resolv.conf"), filepath.Join(directory, "uplinks")
-			if err := os.WriteFile(file, []byte(tc.file), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			kit.Write(t, file, tc.file)
 			if tc.uplinks != "" {
-				if err := os.WriteFile(uplinks, []byte(tc.uplinks), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				kit.Write(t, uplinks, tc.uplinks)
 			}
 			r := Reader{Uplinks: uplinks}
 			if tc.own != "" {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
 	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const (
@@ -38,15 +39,6 @@ var foreign = []corev1.Taint{
 
 // startup is the startup taint with an effect.
 func startup(effect corev1.TaintEffect) corev1.Taint { return corev1.Taint{Key: key, Effect: effect} }
-
-func await(t *testing.T, what string, look func() bool) {
-	t.Helper()
-	for end := time.Now().Add(deadline); !look(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal(what)
-		}
-	}
-}
 
 // output collects log lines.
 type output struct {
@@ -105,7 +97,7 @@ func (p plane) taints() []corev1.Taint {
 // awaitOthers waits until the node has the foreign taints only.
 func (p plane) awaitOthers() {
 	p.t.Helper()
-	await(p.t, "the startup taint is there, or another one is not", func() bool { return slices.Equal(p.taints(), foreign) })
+	kit.Within(p.t, deadline, "the foreign taints alone", func() bool { return slices.Equal(p.taints(), foreign) })
 }
 
 // start starts a Remover that is ready when ready is true. polled counts the checks of that.
@@ -132,13 +124,13 @@ func TestRemove(t *testing.T) {
 		p.taint(foreign[0], startup(corev1.TaintEffectNoExecute), startup(corev1.TaintEffectNoSchedule), foreign[1])
 		ready := new(atomic.Bool)
 		polled := p.start(t, p.Kubeconfig(), ready)
-		await(t, "it does not look whether nodecache is ready", func() bool { return polled.Load() > 2 })
+		kit.Within(t, deadline, "checks whether nodecache is ready", func() bool { return polled.Load() > 2 })
 		if got := p.taints(); len(got) != 4 {
 			t.Fatalf("before nodecache is ready: %v", got)
 		}
 		ready.Store(true)
 		p.awaitOthers()
-		await(t, "no log line", func() bool {
+		kit.Within(t, deadline, "a log line", func() bool {
 			return log.count("Taint nearside.dev/nodecache-not-ready removed from node node-a: nodecache is ready") == 1
 		})
 		p.taint(append(slices.Clone(foreign), startup(corev1.TaintEffectNoExecute))...) // as Karpenter does
@@ -147,14 +139,14 @@ func TestRemove(t *testing.T) {
 	t.Run("the only taint", func(t *testing.T) {
 		p.taint(startup(corev1.TaintEffectNoSchedule))
 		p.start(t, p.Kubeconfig(), always)
-		await(t, "the taint is there", func() bool { return len(p.taints()) == 0 })
+		kit.Within(t, deadline, "no taint", func() bool { return len(p.taints()) == 0 })
 	})
 	t.Run("without rights at first", func(t *testing.T) {
 		const user = "system:serviceaccount:kube-system:nodecache"
 		log := logged(t)
 		p.taint(append(slices.Clone(foreign), startup(corev1.TaintEffectNoSchedule))...)
 		polled := p.start(t, p.KubeconfigFor(user), always)
-		await(t, "no second try", func() bool { return polled.Load() > 1 })
+		kit.Within(t, deadline, "a second try", func() bool { return polled.Load() > 1 })
 		if n := log.count("stays on node node-a until a retry succeeds: read node node-a: nodes \"node-a\" is forbidden"); n != 1 {
 			t.Errorf("the reason is logged %d times", n)
 		}
@@ -192,9 +184,9 @@ func TestRemove(t *testing.T) {
 		p.taint(append(slices.Clone(foreign), startup(corev1.TaintEffectNoSchedule))...)
 		p.KillAPIServer()
 		polled := p.start(t, p.Kubeconfig(), always)
-		await(t, "no second try", func() bool { return polled.Load() > 1 })
+		kit.Within(t, deadline, "a second try", func() bool { return polled.Load() > 1 })
 		if log.count("stays on node node-a until a retry succeeds: read node node-a: ") == 0 {
-			t.Error("no log line")
+			t.Error("a log line")
 		}
 		p.StartAPIServer()
 		p.awaitOthers()

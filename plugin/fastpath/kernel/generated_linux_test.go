@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestGenerated compiles answer.c as go generate does, and compares the object and its Go file with those of the repository.
@@ -21,12 +22,9 @@ func TestGenerated(t *testing.T) {
 		}
 		t.Skip(advice)
 	}
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := kit.Read(t, "doc.go")
 	const command = "//go:generate go run github.com/cilium/ebpf/cmd/bpf2go "
-	_, directive, found := strings.Cut(string(doc), command)
+	_, directive, found := strings.Cut(doc, command)
 	if !found {
 		t.Fatalf("doc.go has no line %q", command)
 	}
@@ -43,15 +41,7 @@ func TestGenerated(t *testing.T) {
 		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	for _, name := range []string{"answer_bpfel.go", "answer_bpfel.o"} {
-		got, err := os.ReadFile(filepath.Join(folder, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(got, want) {
+		if kit.Read(t, filepath.Join(folder, name)) != kit.Read(t, name) {
 			t.Errorf("%s is not what go generate makes of answer.c with this compiler:\n%s", name, version)
 		}
 	}

@@ -7,12 +7,12 @@ import (
 	"net/netip"
 	"os/exec"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -39,11 +39,9 @@ ip route add 10.96.0.0/16 dev lo src 10.1.1.1`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+	kit.Run(t, &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
 		_ = w.WriteMsg(new(dns.Msg).SetReply(r))
-	})}
-	go func() { _ = socket.ActivateAndServe() }()
-	t.Cleanup(func() { _ = socket.Shutdown() })
+	})})
 	attached, err := link.AttachTCX(link.TCXOptions{Interface: 1, Program: b.objects.NearsideAnswer, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
 		t.Skipf("no tcx: %v", err)
@@ -52,7 +50,7 @@ ip route add 10.96.0.0/16 dev lo src 10.1.1.1`)
 	ask := func(what, address string) {
 		t.Helper()
 		before := b.Statistics().Answered
-		reply, _, err := (&dns.Client{Timeout: 5 * time.Second}).Exchange(new(dns.Msg).SetQuestion(web, dns.TypeA), address)
+		reply, err := kit.Exchange("udp", address, new(dns.Msg).SetQuestion(web, dns.TypeA))
 		switch {
 		case err != nil:
 			t.Errorf("%s, %s: %v", what, address, err)

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // closing serves connections that end after a number of answers.
@@ -192,7 +194,7 @@ func TestOneQueryPerConnection(t *testing.T) {
 		two.respond(answer(two.query()))
 		two.close()
 		second.answered()
-		eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
+		kit.Eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
 	}
 	for i, want := range []int{10, 20, 40, 60, 60} {
 		closes()
@@ -218,7 +220,7 @@ func TestOneQueryPerConnection(t *testing.T) {
 			one.close()
 		}
 		allAnswered(early)
-		eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
+		kit.Eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
 		b.clock.skip(20 * time.Second)
 	}
 	// After a long time the shortest is used again.
@@ -314,7 +316,7 @@ func TestLimit(t *testing.T) {
 	}
 	// The limit expires.
 	b.clock.skip(b.maxSerial + time.Second)
-	eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
+	kit.Eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
 	all := b.sendAll(10, "p")
 	one := b.accept()
 	for range all {
@@ -678,7 +680,7 @@ func TestOutOfOrderServer(t *testing.T) {
 	}
 	// After a long time the class expires.
 	b.clock.skip(b.maxSerial + time.Second)
-	eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
+	kit.Eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
 	again := b.sendAll(2, "again")
 	b.accept().queries(2)
 	b.accept().query()
@@ -726,7 +728,7 @@ func TestSlowServer(t *testing.T) {
 			}
 			for i, n := range c.order {
 				one.respond(answer(received[all[n].name]))
-				eventually(t, "the late answer is read", func() bool {
+				kit.Eventually(t, "the late answer is read", func() bool {
 					late := i + 1
 					if !c.cancelled && slices.Contains(c.order[:i+1], 0) {
 						late--

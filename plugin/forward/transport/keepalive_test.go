@@ -8,6 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // refusing serves connections whose queries without edns-tcp-keepalive are answered. It calls a function for the others.
@@ -76,7 +77,7 @@ func TestRefusedKeepAliveIsNotSeenByClients(t *testing.T) {
 			for i := range int32(2) { // the client's query may have been the reason
 				connection()
 				connection()
-				eventually(t, "a check", func() bool { return checks.Load() == i+1 })
+				kit.Eventually(t, "a check", func() bool { return checks.Load() == i+1 })
 				if n := extended.Load(); n != i+1 {
 					t.Errorf("%d queries with the option, want one until the check", n)
 				}

@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func TestPipelining(t *testing.T) {
@@ -502,7 +503,7 @@ func TestExpire(t *testing.T) {
 	b.clock.skip(time.Minute)
 	one.end()
 	becomes(t, "connections", b.Metrics.Connections, 0)
-	eventually(t, "the checks have ended", func() bool {
+	kit.Eventually(t, "the checks have ended", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return !b.ticking
@@ -899,7 +900,7 @@ func TestWaitingAfterBackoff(t *testing.T) {
 	b.accept().queries(2)
 	s.refuse()
 	waits := b.send("waits.example.")
-	eventually(t, "the connection was refused", func() bool { return b.waitingNow() == 1 })
+	kit.Eventually(t, "the connection was refused", func() bool { return b.waitingNow() == 1 })
 	s.again()
 	b.clock.skip(time.Hour)
 	two := b.accept()
@@ -951,7 +952,7 @@ func TestServerThatDoesNotRead(t *testing.T) {
 // noneLeftOf waits until the pool has no connections.
 func noneLeftOf(t *testing.T, b *testbed) {
 	t.Helper()
-	eventually(t, "no connection is left", func() bool {
+	kit.Eventually(t, "no connection is left", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return len(b.conns)+len(b.retired) == 0
@@ -1045,7 +1046,7 @@ func TestFunc(t *testing.T) {
 	if err := late.fails(); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}
-	eventually(t, "no call is left", func() bool { return ended.Load() == 2 })
+	kit.Eventually(t, "no call is left", func() bool { return ended.Load() == 2 })
 	cancelled.notDone()
 	f.Close()
 	if !closed {

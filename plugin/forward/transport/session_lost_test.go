@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestSession_ClosedWhileSilent: this side closes the connection to a server that hangs. Its answers do not lapse: they could not
@@ -42,7 +43,7 @@ func TestSession_HungServerHeard(t *testing.T) {
 	b.clock.skip(compareEvery)
 	c.request()
 	c.respond(b.beat())
-	eventually(t, "the heartbeat is received", func() bool { return v.Vouches(b.Coherence.Now()) })
+	kit.Eventually(t, "the heartbeat is received", func() bool { return v.Vouches(b.Coherence.Now()) })
 	b.clock.skip(responseTime)
 	c.aborted()
 	b.begin()
@@ -60,7 +61,7 @@ func TestSession_AnswersNothing(t *testing.T) {
 	works := func(want bool) {
 		t.Helper()
 		c.respond(b.beat())
-		eventually(t, "the session vouches", func() bool { return v.Vouches(b.Coherence.Now()) })
+		kit.Eventually(t, "the session vouches", func() bool { return v.Vouches(b.Coherence.Now()) })
 		b.Late(s.Call)
 		_, answers, held := b.State(s.Call)
 		if got := [4]bool{held, b.Vouches(s.Call), b.Vouches(nil), b.connsNow() > 0}; got != [4]bool{want, want, want, want} || answers {
@@ -95,7 +96,7 @@ func TestSession_AnswersOthers(t *testing.T) {
 	b.learn(c, "a.example.", 1)
 	b.clock.skip(time.Second)
 	c.respond(b.beat())
-	eventually(t, "the session vouches", func() bool { return b.Vouches(held.Call) })
+	kit.Eventually(t, "the session vouches", func() bool { return b.Vouches(held.Call) })
 	if b.Late(held.Call); b.connsNow() != 1 {
 		t.Error("the connection gets no more queries")
 	}
@@ -134,14 +135,14 @@ func TestSession_LostAnswersLapse(t *testing.T) {
 		b.refuse()
 		dials := b.dials.Load()
 		lose(b, c)
-		eventually(t, "a connection is tried", func() bool { return b.dials.Load() > dials })
+		kit.Eventually(t, "a connection is tried", func() bool { return b.dials.Load() > dials })
 		if v.Lapsed() {
 			t.Error("the answers have lapsed, although no server works")
 		}
 		b.again()
 		c = b.accept()
 		c.respond(b.opening(c.request()), b.beat())
-		eventually(t, "the answers have lapsed", v.Lapsed)
+		kit.Eventually(t, "the answers have lapsed", v.Lapsed)
 	})
 	t.Run("one that answers nothing", func(t *testing.T) {
 		b := newCoherent(t, newServer(t), 100, 1)
@@ -152,7 +153,7 @@ func TestSession_LostAnswersLapse(t *testing.T) {
 		c = b.accept()
 		c.respond(b.opening(c.request()), b.beat())
 		q := c.query()
-		eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+		kit.Eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
 		if v.Lapsed() {
 			t.Error("the answers have lapsed before an answer")
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -123,20 +124,15 @@ func (m *model) check() {
 // vouchesAgain waits until fresh heartbeats vouch for all answers of the session that have not ended.
 func (m *model) vouchesAgain() {
 	m.t.Helper()
-	for end := time.Now().Add(soon); ; {
+	kit.Eventually(m.t, "vouching for all answers that have not ended", func() bool {
 		m.c.respond(dso.AppendHeartbeat(nil, m.serverClock()))
 		m.beat = m.Coherence.Now()
 		s := m.send("sync.example.")
 		m.c.respond(answer(m.query()))
 		s.answered()
 		now := m.Coherence.Now()
-		if !slices.ContainsFunc(m.answers, func(a *modelAnswer) bool { return a.session == m.number && !a.ended && !a.Vouches(now) }) {
-			return
-		}
-		if time.Now().After(end) {
-			m.t.Fatal("an answer that has not ended is not vouched for")
-		}
-	}
+		return !slices.ContainsFunc(m.answers, func(a *modelAnswer) bool { return a.session == m.number && !a.ended && !a.Vouches(now) })
+	})
 }
 
 // next replaces the connection.

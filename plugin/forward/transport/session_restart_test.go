@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestSession_Restart: the first connection to a server that has restarted has a session.
@@ -203,7 +204,7 @@ func TestSession_Replaced(t *testing.T) {
 			c = b.accept()
 			c.respond(answer(c.query()), b.opening(c.request()), b.beat())
 			s.answered()
-			eventually(t, "the session vouches", func() bool { return b.Vouches(nil) && b.Notifies() })
+			kit.Eventually(t, "the session vouches", func() bool { return b.Vouches(nil) && b.Notifies() })
 			b.learn(c, "a.example.", 1)
 			b.wantFallbacks(map[string]int{SessionUnsupported: 1})
 		})

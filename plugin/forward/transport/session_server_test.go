@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // retryDelay returns a Retry Delay message.
@@ -128,7 +129,7 @@ func TestSession_RetryDelayOfRequest(t *testing.T) {
 	c.end() // it gets no other request
 	c = b.accept()
 	c.respond(b.opening(c.request()), b.beat())
-	eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+	kit.Eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
 }
 
 // TestSession_Unsupported: a server without sessions gets one DSO message in all, over many connections, and no query is lost.
@@ -270,7 +271,7 @@ func TestSession_Reloading(t *testing.T) {
 	b.clock.skip(sessionPause)
 	c.end()
 	c = b.begin()
-	eventually(t, "the session vouches again", func() bool { return b.Vouches(nil) && b.Notifies() })
+	kit.Eventually(t, "the session vouches again", func() bool { return b.Vouches(nil) && b.Notifies() })
 	if b.learn(c, "a.example.", 1); v.Vouches(b.Coherence.Now()) {
 		t.Error("the new session vouches for an answer of the old one")
 	}
@@ -330,7 +331,7 @@ func TestSession_Violations(t *testing.T) {
 				default: // while heartbeats arrive
 					b.clock.skip(responseTime - time.Second)
 					c.respond(b.beat())
-					eventually(t, "the session vouches", func() bool { return v.Vouches(b.Coherence.Now()) })
+					kit.Eventually(t, "the session vouches", func() bool { return v.Vouches(b.Coherence.Now()) })
 					silences = 2
 					b.clock.skip(time.Second)
 				}

@@ -12,6 +12,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // coherentBed is a pool with sessions, and its server.
@@ -90,7 +91,7 @@ func (b *coherentBed) begin() *session {
 	if first.answered(); id(q) == id(request) || first.Voucher == nil {
 		b.t.Fatalf("ids %d of the query and %d of the request, voucher %v", id(q), id(request), first.Voucher)
 	}
-	eventually(b.t, "the session vouches", func() bool { return b.Vouches(nil) })
+	kit.Eventually(b.t, "the session vouches", func() bool { return b.Vouches(nil) })
 	if first.Voucher.Lapsed() == known {
 		b.t.Fatal("an answer that is older than the session is fresh, or one of the session is not")
 	}
@@ -168,7 +169,7 @@ func TestSession_Order(t *testing.T) {
 	becomes(t, "invalidated handles", b.Coherence.Invalidations, 3)
 	// All answers.
 	c.respond(dso.AppendInvalidate(nil, nil))
-	eventually(t, "all answers have ended", func() bool { return other.Ended() && again.Voucher.Ended() })
+	kit.Eventually(t, "all answers have ended", func() bool { return other.Ended() && again.Voucher.Ended() })
 	becomes(t, "invalidated handles", b.Coherence.Invalidations, 3+3)
 	b.wantFallbacks(nil)
 }
@@ -202,7 +203,7 @@ func TestSession_WithoutHandles(t *testing.T) {
 		t.Errorf("error %v and voucher %v before the session is open", early.Err, early.Voucher)
 	}
 	c.respond(b.opening(c.request()), b.beat())
-	eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+	kit.Eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
 	if !early.Voucher.Lapsed() || early.Voucher.Ended() || early.Voucher.Vouches(b.Coherence.Now()) {
 		t.Error("the session vouches for an older answer, which is not fetched again")
 	}
@@ -249,7 +250,7 @@ func TestSession_Delayed(t *testing.T) {
 	}
 	b.wantFallbacks(map[string]int{SessionSilent: 1})
 	c.respond(b.beat())
-	eventually(t, "the session vouches again", func() bool { return v.Vouches(b.Coherence.Now()) })
+	kit.Eventually(t, "the session vouches again", func() bool { return v.Vouches(b.Coherence.Now()) })
 	b.wantFallbacks(map[string]int{SessionSilent: 1})
 }
 
@@ -270,7 +271,7 @@ func TestSession_Silent(t *testing.T) {
 			t.Errorf("age of the last heartbeat %v, %t", age, ok)
 		}
 		c.respond(b.beat())
-		eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+		kit.Eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
 	}
 	becomes(t, "sessions", b.Coherence.Sessions, 1)
 }
@@ -302,7 +303,7 @@ func TestSession_Retired(t *testing.T) {
 	b.mu.Lock()
 	b.retire(b.conns[0])
 	b.mu.Unlock()
-	eventually(t, "the answers have lapsed", v.Lapsed)
+	kit.Eventually(t, "the answers have lapsed", v.Lapsed)
 	if v.Vouches(b.Coherence.Now()) || v.Ended() {
 		t.Error("a retired session vouches, or has invalidated its answers")
 	}
@@ -321,7 +322,7 @@ func TestSession_NotifiesWhilePaused(t *testing.T) {
 		t.Error("queries request no notification although a session is open")
 	}
 	c.close()
-	eventually(t, "queries request no notification", func() bool { return !b.Notifies() })
+	kit.Eventually(t, "queries request no notification", func() bool { return !b.Notifies() })
 }
 
 // TestSession_NotifiesAfterPause: the first query after a pause requests notification, although no connection exists.
@@ -331,7 +332,7 @@ func TestSession_NotifiesAfterPause(t *testing.T) {
 	b.closesNew.Store(true)
 	c.close()
 	_ = b.send("lost.example.").fails()
-	eventually(t, "the pool is idle", func() bool {
+	kit.Eventually(t, "the pool is idle", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return !b.ticking
@@ -425,7 +426,7 @@ func TestSession_Suspended(t *testing.T) {
 		t.Error("the session vouches before the clocks are compared")
 	}
 	c.respond(opened(request), dso.AppendHeartbeat(nil, ahead()))
-	eventually(t, "the session vouches", func() bool { return v.Vouches(b.Coherence.Now()) })
+	kit.Eventually(t, "the session vouches", func() bool { return v.Vouches(b.Coherence.Now()) })
 	// A response to a request from before the suspension does not count.
 	b.clock.skip(compareEvery)
 	b.wantFallbacks(map[string]int{SessionClock: 1, SessionSilent: 1})
@@ -437,7 +438,7 @@ func TestSession_Suspended(t *testing.T) {
 		t.Error("the session vouches by a comparison from before the suspension")
 	}
 	c.respond(opened(request), dso.AppendHeartbeat(nil, ahead()))
-	eventually(t, "the session vouches", func() bool { return v.Vouches(b.Coherence.Now()) })
+	kit.Eventually(t, "the session vouches", func() bool { return v.Vouches(b.Coherence.Now()) })
 }
 
 // TestSession_Keepalive: the request is repeated while no query is in flight, and sooner after a slow response.
@@ -460,7 +461,7 @@ func TestSession_Keepalive(t *testing.T) {
 			t.Error("the request has another id")
 		}
 		c.respond(b.opening(request), b.beat())
-		eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+		kit.Eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
 	}
 	b.clock.skip(compareEvery)
 	slow := c.request()
@@ -509,7 +510,7 @@ func TestSession_Idle(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 	}
 	if !b.Vouches(nil) {
-		eventually(t, "the session vouches", func() bool { keep(c); return b.Vouches(nil) })
+		kit.Eventually(t, "the session vouches", func() bool { keep(c); return b.Vouches(nil) })
 	}
 	c.respond(dso.AppendInvalidate(nil, []uint64{1}))
 	becomes(t, "connections without dependent answers", b.Metrics.Connections, 0)
@@ -528,7 +529,7 @@ func TestSession_Age(t *testing.T) {
 		t.Helper()
 		b.clock.skip(5 * time.Minute)
 		c.respond(b.opening(c.request()), b.beat())
-		eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+		kit.Eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
 	}
 	heard()
 	b.learn(c, "b.example.", 1)
@@ -573,7 +574,7 @@ func TestSession_IdleWhileSilent(t *testing.T) {
 		if !c.respond(b.beat()) {
 			t.Fatal("the connection is closed")
 		}
-		eventually(t, "the session vouches again", func() bool { return v.Vouches(b.Coherence.Now()) })
+		kit.Eventually(t, "the session vouches again", func() bool { return v.Vouches(b.Coherence.Now()) })
 	}
 	b.clock.skip(time.Minute)
 	becomes(t, "connections", b.Metrics.Connections, 0)
@@ -586,7 +587,7 @@ func TestSession_Late(t *testing.T) {
 	c := b.begin()
 	held, other := b.send("held.example."), b.send("other.example.")
 	queries := c.queries(2)
-	eventually(t, "a heartbeat after the queries", func() bool {
+	kit.Eventually(t, "a heartbeat after the queries", func() bool {
 		c.respond(b.beat())
 		established, answers, heard := b.State(held.Call)
 		return established && !answers && heard

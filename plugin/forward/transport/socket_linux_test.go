@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func TestUserTimeout(t *testing.T) {
@@ -85,7 +87,7 @@ func TestHandshakeTimeout(t *testing.T) {
 	}
 	noneWaits := b.send("more.example.")
 	_ = noneWaits.fails()
-	eventually(t, "no handshake is left", func() bool {
+	kit.Eventually(t, "no handshake is left", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return len(b.conns)+len(b.retired) == 0

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -64,7 +65,7 @@ func TestUDPAnswersBeforeTheQuery(t *testing.T) {
 	one.answered()
 	for round := range 5 {
 		becomes(t, "sockets", d.Metrics.Connections, 1)
-		eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
+		kit.Eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
 		fill(t, attacker, upstream, p.from, question(t, "www.example."))
 		victim := send(t, d, "www.example.")
 		next := upstream.next()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // soon limits every wait for an expected event.
@@ -56,24 +58,15 @@ func (m *Metrics) dropped() (all [4]int) {
 	return all
 }
 
-// eventually waits for a condition.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(soon); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("condition not met: %s", what)
-		}
-	}
-}
-
 // becomes waits for a value of a gauge or a counter.
 func becomes(t testing.TB, what string, c prometheus.Collector, want int) {
 	t.Helper()
-	for end := time.Now().Add(soon); number(c) != want; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: %d, want %d", what, number(c), want)
+	kit.Succeeds(t, kit.Patience, what, func() error {
+		if n := number(c); n != want {
+			return fmt.Errorf("%d, want %d", n, want)
 		}
-	}
+		return nil
+	})
 }
 
 // clock is the real time plus the time that a test has skipped.
@@ -393,7 +386,7 @@ func (b *testbed) wantClosed() {
 	b.t.Helper()
 	becomes(b.t, "connections in the end", b.Metrics.Connections, 0)
 	becomes(b.t, "queries on their way in the end", b.Metrics.InFlight, 0)
-	eventually(b.t, "the pool has no connections in the end", func() bool {
+	kit.Eventually(b.t, "the pool has no connections in the end", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return len(b.conns)+len(b.retired)+len(b.waiting) == 0
@@ -412,7 +405,7 @@ func (b *testbed) wantClosed() {
 func (b *testbed) acceptFirst() *session {
 	b.t.Helper()
 	var local string
-	eventually(b.t, "the pool's first connection is established", func() bool {
+	kit.Eventually(b.t, "the pool's first connection is established", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if len(b.conns) == 0 || b.conns[0].c == nil {

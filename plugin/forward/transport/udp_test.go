@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // packet is a query over UDP and its sender.
@@ -148,7 +149,7 @@ func TestUDP(t *testing.T) {
 		}
 		s.respond(p, answer(p.query))
 		one.answered()
-		eventually(t, "the socket is idle", func() bool { return d.idleNow() == 50 })
+		kit.Eventually(t, "the socket is idle", func() bool { return d.idleNow() == 50 })
 	}
 	for _, s := range all { // later answers do not overwrite them
 		s.right()
@@ -193,7 +194,7 @@ func TestUDPDropsWrongAnswers(t *testing.T) {
 			one := send(t, d, "www.example.")
 			p := s.next()
 			s.respond(p, c.wrong(p.query)...)
-			eventually(t, "the wrong answers are dropped", func() bool { return d.Metrics.dropped() == c.want })
+			kit.Eventually(t, "the wrong answers are dropped", func() bool { return d.Metrics.dropped() == c.want })
 			one.notDone()
 			s.respond(p, answer(p.query))
 			one.answered()
@@ -246,8 +247,8 @@ func TestUDPAnswersTwice(t *testing.T) {
 	p := s.next()
 	s.respond(p, answer(p.query), answer(p.query))
 	one.answered()
-	eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
-	eventually(t, "the second copy has arrived", func() bool {
+	kit.Eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
+	kit.Eventually(t, "the second copy has arrived", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		answer, failed := d.idle[0].unread()
@@ -291,7 +292,7 @@ func TestUDPRefused(t *testing.T) {
 	p := s.next()
 	s.respond(p, answer(p.query))
 	one.answered()
-	eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
+	kit.Eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +325,7 @@ func TestUDPStaleError(t *testing.T) {
 	p := s.next()
 	s.respond(p, answer(p.query))
 	one.answered()
-	eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
+	kit.Eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}

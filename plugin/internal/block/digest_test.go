@@ -2,7 +2,6 @@ package block
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // started starts a Corefile and returns the blocks of its configuration.
@@ -38,9 +38,7 @@ func started(t *testing.T, text string) []*Block {
 func TestDigest(t *testing.T) {
 	imported := filepath.Join(t.TempDir(), "imported")
 	write := func(text string) {
-		if err := os.WriteFile(imported, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Write(t, imported, text)
 	}
 	write("bind 127.0.0.1\n")
 	const other = "a.test:0 {\n    bind 127.0.0.1\n}\n"

@@ -1,7 +1,6 @@
 package block
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -9,16 +8,15 @@ import (
 	"github.com/coredns/coredns/plugin/autopath"
 	"github.com/coredns/coredns/plugin/cache"
 	"github.com/coredns/coredns/plugin/whoami"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestReadme compares the known plugins with those that the README of fastpath names.
 func TestReadme(t *testing.T) {
-	text, err := os.ReadFile("../../fastpath/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := kit.Read(t, "../../fastpath/README.md")
 	for name := range plugins {
-		if !strings.Contains(string(text), "*"+name+"*") {
+		if !strings.Contains(text, "*"+name+"*") {
 			t.Errorf("the README does not name %s", name)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestOrder lets connections send answers while Generations advance: no client has an answer that has ended, once all messages
@@ -54,14 +55,13 @@ func TestOrder(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	deadline := time.Now().Add(20 * time.Second)
 	for i, c := range conns {
-		for stale := c.stale(generations); len(stale) > 0; stale = c.stale(generations) {
-			if time.Now().After(deadline) {
-				t.Fatalf("connection %d: answers %v have ended and were not invalidated", i, stale)
+		kit.Succeeds(t, kit.Patience, fmt.Sprint("connection ", i), func() error {
+			if stale := c.stale(generations); len(stale) > 0 {
+				return fmt.Errorf("answers %v have ended and were not invalidated", stale)
 			}
-			time.Sleep(time.Millisecond)
-		}
+			return nil
+		})
 	}
 }
 
@@ -433,18 +433,9 @@ func TestEnd(t *testing.T) {
 		s := r.Open(c, netip.Addr{})
 		s.Subscribe(g)
 		g.Advance()
-		poll(t, "the invalidation", func() bool { handles, _ := invalidated(c.take()); return len(handles) == 1 })
+		kit.Eventually(t, "the invalidation", func() bool { handles, _ := invalidated(c.take()); return len(handles) == 1 })
 		s.Close()
-		poll(t, "the end", func() bool { return !running() })
-	}
-}
-
-func poll(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("no sign of %s", what)
-		}
+		kit.Eventually(t, "the end", func() bool { return !running() })
 	}
 }
 

@@ -5,13 +5,14 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // packet returns the bytes of hexadecimal digits with spaces.
@@ -215,11 +216,8 @@ func seq(from, to int) (all []int) {
 
 // TestReadme compares the example of the README with the messages that the package appends.
 func TestReadme(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, example, _ := strings.Cut(string(text), "```\n")
+	text := kit.Read(t, "README.md")
+	_, example, _ := strings.Cut(text, "```\n")
 	example, _, _ = strings.Cut(example, "```")
 	want := [][]byte{
 		AppendSessionRequest(nil, 0x1234), AppendSessionResponse(nil, 0x1234, Opening{0xdeadbeef, 1_000_000}),

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // listen opens a socket as CoreDNS does, with SO_REUSEPORT.
@@ -33,21 +35,9 @@ func listen(t *testing.T, address string) *net.UDPConn {
 // listenBoth opens a UDP socket and a TCP listener on one port, and returns the port.
 func listenBoth(t *testing.T) (port uint16) {
 	t.Helper()
-	var err error
-	for range 20 {
-		var tcp net.Listener
-		if tcp, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = tcp.Close() })
-		var udp net.PacketConn
-		if udp, err = net.ListenPacket("udp", tcp.Addr().String()); err == nil {
-			t.Cleanup(func() { _ = udp.Close() })
-			return tcp.Addr().(*net.TCPAddr).AddrPort().Port()
-		}
-	}
-	t.Fatalf("no port is free for UDP and TCP: %v", err)
-	return 0
+	packets, streams := kit.ListenBoth(t, "127.0.0.1:0")
+	t.Cleanup(func() { _, _ = packets.Close(), streams.Close() })
+	return streams.Addr().(*net.TCPAddr).AddrPort().Port()
 }
 
 func TestOwn(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // expiry records the time of the last call.
@@ -129,17 +131,11 @@ func TestTimer(t *testing.T) {
 			t.Fatal("not expired")
 		}
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	kit.Eventually(t, "the timer stops without deadlines", func() bool {
 		w.mu.Lock()
-		armed := w.armed
-		w.mu.Unlock()
-		if armed == 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the timer runs without deadlines")
-		}
-	}
+		defer w.mu.Unlock()
+		return w.armed == 0
+	})
 }
 
 func TestAllocations(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -65,15 +66,6 @@ func start(t *testing.T, text string) (reload func(text string) error) {
 			instance = next
 		}
 		return err
-	}
-}
-
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 20 s: %s", what)
-		}
 	}
 }
 
@@ -135,7 +127,7 @@ func TestStartWaitsForNothing(t *testing.T) {
 		t.Error("pods before the first sync")
 	}
 	api.Hang(kubeapi.Pods, false)
-	eventually(t, "the pod, once the server answers", func() bool { return s.synced() && s.at("10.1.0.1") == "here" })
+	kit.Eventually(t, "the pod, once the server answers", func() bool { return s.synced() && s.at("10.1.0.1") == "here" })
 }
 
 // TestReload asserts that blocks with the same identity share a source, and that a reload retains pods while the API server is
@@ -145,7 +137,7 @@ func TestReload(t *testing.T) {
 	block := "pods {\nnode node-1\nendpoint " + api.URL() + "\n}\n"
 	reload := start(t, ".:0 {\n"+block+"}\na.example:0 {\n"+block+"}")
 	first, second := parsed[0], parsed[1]
-	eventually(t, "the first list", func() bool { return first.synced() })
+	kit.Eventually(t, "the first list", func() bool { return first.synced() })
 	if first.at("10.1.0.1") != "here" || first.at("10.1.0.2") != "" || !second.synced() {
 		t.Errorf("%q and %q", first.at("10.1.0.1"), first.at("10.1.0.2"))
 	}
@@ -172,20 +164,18 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	fourth := parsed[0]
-	eventually(t, "the pods of another node", func() bool { return fourth.at("10.1.0.2") == "there" && fourth.at("10.1.0.1") == "" })
-	eventually(t, "the end of the first watch", func() bool { return api.OpenWatches(kubeapi.Pods) == 1 })
+	kit.Eventually(t, "the pods of another node", func() bool { return fourth.at("10.1.0.2") == "there" && fourth.at("10.1.0.1") == "" })
+	kit.Eventually(t, "the end of the first watch", func() bool { return api.OpenWatches(kubeapi.Pods) == 1 })
 }
 
 // TestManifests asserts that manifests are available immediately after the start.
 func TestManifests(t *testing.T) {
 	folder := t.TempDir()
 	const manifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: here, namespace: shop}\nspec: {nodeName: node-1}\nstatus: {podIP: 10.1.0.1}\n"
-	if err := os.WriteFile(filepath.Join(folder, "pods.yaml"), []byte(manifest), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, filepath.Join(folder, "pods.yaml"), manifest)
 	start(t, ".:0 {\npods {\nmanifests "+folder+"\nnode node-1\n}\n}\na.example:0 {\npods {\nmanifests "+folder+"\nnode node-2\n}\n}")
 	here, there := parsed[0], parsed[1]
-	eventually(t, "the pod", func() bool { return here.synced() && here.at("10.1.0.1") == "here" })
+	kit.Eventually(t, "the pod", func() bool { return here.synced() && here.at("10.1.0.1") == "here" })
 	if names := there.at("10.1.0.1"); names != "" {
 		t.Errorf("another node has %q", names)
 	}

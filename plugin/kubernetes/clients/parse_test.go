@@ -1,14 +1,13 @@
 package clients
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/coredns/caddy"
 
 	"github.com/nearside-dns/nearside/internal/nodefacts"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // notInACluster unsets the environment variables with the address of the API server.
@@ -26,19 +25,10 @@ func parseText(block string) (*nodePods, error) {
 	return parseNodePods(c)
 }
 
-func written(t testing.TB, name, text string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
 func TestParse(t *testing.T) {
 	notInACluster(t)
 	folder := t.TempDir()
-	resolvConf := written(t, "resolv.conf", "search corp.example\n")
+	resolvConf := kit.File(t, "resolv.conf", "search corp.example\n")
 	s, err := parseText("node node-1.example\nendpoint https://10.0.0.1:6443\nresolv_conf " + resolvConf)
 	if err != nil || s.node != "node-1.example" || s.from.Connection.Endpoint != "https://10.0.0.1:6443" || len(s.hostSearch()) != 1 {
 		t.Errorf("%+v, error %v", s, err)
@@ -70,7 +60,7 @@ func TestParseNode(t *testing.T) {
 // TestParseErrors asserts that errors have the file and the line.
 func TestParseErrors(t *testing.T) {
 	notInACluster(t)
-	noPEM, noResolvConf := written(t, "cert", "this is no PEM"), written(t, "resolv.conf", "\nnameserver\n")
+	noPEM, noResolvConf := kit.File(t, "cert", "this is no PEM"), kit.File(t, "resolv.conf", "\nnameserver\n")
 	for name, tc := range map[string]struct{ block, want string }{
 		"no node":              {"endpoint http://127.0.0.1:1", "Testfile:1 - Error during parsing: missing node: want node NAME"},
 		"no name":              {"\nnode Node_1", `Testfile:3 - Error during parsing: invalid node "Node_1": want the name of this node: 1 to 253 characters a-z, 0-9, - and ., with a letter or digit at both ends`},
@@ -99,7 +89,7 @@ func TestParseErrors(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	notInACluster(f)
-	resolvConf := written(f, "resolv.conf", "")
+	resolvConf := kit.File(f, "resolv.conf", "")
 	for name := range known {
 		for _, args := range []string{"", " a", " a b c", " {\n", ` ""`, " http://10.0.0.1", " http://a b"} {
 			f.Add("node a\n" + name + args)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // recorder is a logger that records lines.
@@ -28,9 +30,7 @@ func (r *recorder) Warningf(format string, v ...any) { r.add("warning", format, 
 // replace replaces a file by renaming another one.
 func replace(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, file+".new", text)
 	if err := os.Rename(file+".new", file); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/snapshot"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // identifiedSource is a source of a cluster, whose status a test sets.
@@ -113,9 +114,7 @@ func TestRestore(t *testing.T) {
 			k.identify(t.Context())
 		}, false, "another cluster"},
 		{"a file that is no snapshot", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) {
-			if err := os.WriteFile(path, []byte(strings.Repeat("x", 100)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			kit.Write(t, path, strings.Repeat("x", 100))
 		}, false, "not a snapshot"},
 		{"a named pipe", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) {
 			remove(t, path)
@@ -199,7 +198,7 @@ func TestReplaced(t *testing.T) {
 	}
 	k.index.ReplaceNamespaces([]string{"shop"})
 	src.set(ownCluster, synced()...)
-	await(t, "the end of the snapshot", func() bool { return !k.isInUse() })
+	kit.Eventually(t, "the end of the snapshot", func() bool { return !k.isInUse() })
 	if ip := k.index.Service("shop", "web").Service.IPs[0].String(); ip != "10.0.0.2" {
 		t.Errorf("address %s", ip)
 	}
@@ -233,8 +232,8 @@ func TestOtherCluster(t *testing.T) {
 	logged := captured(t)
 	src.set(otherCluster, Status{Resource: Services})
 	k.identify(t.Context())
-	await(t, "the end of the snapshot", func() bool { return !k.isInUse() })
-	await(t, "a log line", func() bool { return strings.Contains(logged(), "another cluster") })
+	kit.Eventually(t, "the end of the snapshot", func() bool { return !k.isInUse() })
+	kit.Eventually(t, "a log line", func() bool { return strings.Contains(logged(), "another cluster") })
 }
 
 // TestDenied asserts that a denied resource does not end the use of a snapshot, nor has restored records written as current ones.
@@ -271,8 +270,8 @@ func TestOptional(t *testing.T) {
 	}
 	k.index.ReplaceServices([]*index.Service{webService("10.0.0.2")})
 	src.set(ownCluster, Status{Resource: Services, Synced: true}, Status{Resource: Nodes, Denied: true})
-	await(t, "the end of the snapshot", func() bool { return !k.isInUse() })
-	await(t, "the end of its records", func() bool {
+	kit.Eventually(t, "the end of the snapshot", func() bool { return !k.isInUse() })
+	kit.Eventually(t, "the end of its records", func() bool {
 		return k.index.NodeNamed("n1") == nil && k.index.ClusterID() == index.Symbol{} && !k.index.HasNamespace("shop")
 	})
 	if !restored(k) {
@@ -400,7 +399,7 @@ func TestKept(t *testing.T) {
 	h := Open("first", first, keep)
 	h.Index().ReplaceServices([]*index.Service{webService("10.0.0.1")})
 	first.set(ownCluster, synced()...)
-	await(t, "the file", func() bool { _, err := os.Stat(path); return err == nil })
+	kit.Eventually(t, "the file", func() bool { _, err := os.Stat(path); return err == nil })
 	if h.Restore() {
 		t.Error("restored although the source has been read")
 	}
@@ -433,12 +432,3 @@ func captured(t *testing.T) func() string {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
-
-func await(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within 10 s", what)
-		}
-	}
-}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -19,11 +20,8 @@ func TestIPTablesText(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
+			want := kit.Read(t, file)
+			if got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
 		})

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -24,11 +24,8 @@ func TestKernelTable(t *testing.T) {
 			if err := table.Apply(); err != nil {
 				t.Fatal(err)
 			}
-			want, err := os.ReadFile(golden(name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := list(t); got != string(want) {
+			want := kit.Read(t, golden(name))
+			if got := list(t); got != want {
 				t.Errorf("the kernel has\n%s\nwant\n%s", got, want)
 			}
 		})
@@ -40,12 +37,9 @@ func TestGoldenFilesLoad(t *testing.T) {
 	for name := range configs {
 		t.Run(name, func(t *testing.T) {
 			namespace.Enter(t)
-			want, err := os.ReadFile(golden(name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := kit.Read(t, golden(name))
 			namespace.Run(t, "nft", "-f", golden(name))
-			if got := list(t); got != string(want) {
+			if got := list(t); got != want {
 				t.Errorf("nft lists\n%s\nwant\n%s", got, want)
 			}
 		})
@@ -162,11 +156,7 @@ func TestKernelLease(t *testing.T) {
 		t.Errorf("leases after they were withdrawn: %v", got)
 	}
 	send(t, four, AcquireMark)
-	for end := time.Now().Add(5 * time.Second); len(leased(t, table)) > 0; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the lease does not expire")
-		}
-	}
+	kit.Within(t, 5*time.Second, "the end of the lease", func() bool { return len(leased(t, table)) == 0 })
 	if send(t, four, RenewalMark) || len(leased(t, table)) != 0 {
 		t.Errorf("a renewal of an expired lease: leases %v", leased(t, table))
 	}
@@ -199,11 +189,8 @@ func TestKernelEarlierTable(t *testing.T) {
 	for _, s := range leaseSetNames {
 		namespace.Run(t, "nft", "flush", "set", "inet", "nearside-nodelocaldns", s)
 	}
-	want, err := os.ReadFile(golden("health"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := list(t); got != string(want) {
+	want := kit.Read(t, golden("health"))
+	if got := list(t); got != want {
 		t.Errorf("the kernel has\n%s\nwant\n%s", got, want)
 	}
 	if ok, err := old.Intact(); ok || err != nil {
@@ -220,11 +207,8 @@ func TestKernelOtherShape(t *testing.T) {
 	if err := NewNFTables(configs["one-address"]).Apply(); err != nil {
 		t.Fatal(err)
 	}
-	want, err := os.ReadFile(golden("one-address"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := list(t); got != string(want) {
+	want := kit.Read(t, golden("one-address"))
+	if got := list(t); got != want {
 		t.Errorf("the kernel has\n%s\nwant\n%s", got, want)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/nftables/expr"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -59,9 +60,7 @@ echo '-A PREROUTING -d 169.254.20.10/32 -m comment --comment "NodeLocal DNS Cach
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			net, bin := t.TempDir(), t.TempDir()
-			if err := os.WriteFile(filepath.Join(net, "ip_tables_names"), []byte(c.tables), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			kit.Write(t, filepath.Join(net, "ip_tables_names"), c.tables)
 			if c.program != "" {
 				if err := os.WriteFile(filepath.Join(bin, "iptables"), []byte(c.program), 0o755); err != nil {
 					t.Fatal(err)

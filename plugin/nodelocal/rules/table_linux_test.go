@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -43,11 +45,8 @@ func TestTableText(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			want, err := os.ReadFile(golden(name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
+			want := kit.Read(t, golden(name))
+			if got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
 		})

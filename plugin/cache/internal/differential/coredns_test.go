@@ -9,6 +9,7 @@ import (
 
 	_ "github.com/coredns/coredns/plugin/cache"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -19,7 +20,5 @@ func TestTranscripts(t *testing.T) {
 		all.WriteString(transcript(t, story, ""))
 		all.WriteByte(0)
 	}
-	if err := os.WriteFile(os.Getenv("NEARSIDE_TRANSCRIPTS"), []byte(all.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Write(t, os.Getenv("NEARSIDE_TRANSCRIPTS"), all.String())
 }

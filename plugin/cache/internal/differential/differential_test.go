@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	_ "github.com/nearside-dns/nearside/plugin/cache"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -25,11 +26,8 @@ func TestDifferential(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cmd, err, out)
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	coredns := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
+	text := kit.Read(t, path)
+	coredns := strings.Split(strings.TrimSuffix(text, "\x00"), "\x00")
 	list := property.List(t, 0, stories)
 	if len(coredns) != len(list) {
 		t.Fatalf("%d transcripts of CoreDNS's cache, want %d", len(coredns), len(list))

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func noPause() error { return nil }
@@ -93,15 +95,12 @@ func TestWriteFails(t *testing.T) {
 	if _, err := Write(path, testHeader, math.MaxInt64, slices.Values(testRecords), noPause); err != nil {
 		t.Fatal(err)
 	}
-	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := kit.Read(t, path)
 	if _, err := Write(path, testHeader, math.MaxInt64, slices.Values(testRecords[:1]), func() error { return errTest }); !errors.Is(err, errTest) {
 		t.Errorf("error %v", err)
 	}
-	if after, err := os.ReadFile(path); err != nil || !slices.Equal(after, before) {
-		t.Errorf("the present file has changed, or %v", err)
+	if kit.Read(t, path) != before {
+		t.Error("the present file has changed")
 	}
 	if err := os.Mkdir(filepath.Join(folder, "folder"), 0o700); err != nil {
 		t.Fatal(err)

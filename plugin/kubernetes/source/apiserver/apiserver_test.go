@@ -24,6 +24,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -64,15 +65,6 @@ func runSource(t *testing.T, s *Source) *index.Index {
 		<-done
 	})
 	return ix
-}
-
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 20 s: %s", what)
-		}
-	}
 }
 
 func synced(s *Source) bool {
@@ -133,7 +125,7 @@ func TestFollowsCluster(t *testing.T) {
 			api.Load(all...)
 			api.Put(slice("web-a", "svc-7", "10.1.0.1", "10.1.0.2"))
 			s, ix := run(t, api, source.Options{Endpoints: true, Pods: true}, nil)
-			eventually(t, "synced", func() bool { return synced(s) })
+			kit.Eventually(t, "synced", func() bool { return synced(s) })
 			if n := len(ix.Services()); n != 1200 {
 				t.Fatalf("%d Services after the first list, want 1200", n)
 			}
@@ -144,9 +136,9 @@ func TestFollowsCluster(t *testing.T) {
 			api.Put(service("svc-7", "10.96.200.7", nil))
 			api.Delete(service("svc-8", "", nil))
 			api.Put(slice("web-a", "svc-7", "10.1.0.2"))
-			eventually(t, "update of a Service", func() bool { return hasIP(ix, "svc-7", "10.96.200.7") })
-			eventually(t, "deletion of a Service", func() bool { return ix.Service("shop", "svc-8") == nil })
-			eventually(t, "update of a slice", func() bool { return ix.Service("shop", "svc-7").Ready() == 1 })
+			kit.Eventually(t, "update of a Service", func() bool { return hasIP(ix, "svc-7", "10.96.200.7") })
+			kit.Eventually(t, "deletion of a Service", func() bool { return ix.Service("shop", "svc-8") == nil })
+			kit.Eventually(t, "update of a slice", func() bool { return ix.Service("shop", "svc-7").Ready() == 1 })
 
 			kept := ix.ServiceRecord("shop", "svc-9")
 			api.Refuse(true)
@@ -158,8 +150,8 @@ func TestFollowsCluster(t *testing.T) {
 				t.Fatal("a Service vanished while the API server was away")
 			}
 			api.Refuse(false)
-			eventually(t, "deletion while away", func() bool { return ix.Service("shop", "svc-10") == nil })
-			eventually(t, "update while away", func() bool { return hasIP(ix, "svc-11", "10.96.200.11") })
+			kit.Eventually(t, "deletion while away", func() bool { return ix.Service("shop", "svc-10") == nil })
+			kit.Eventually(t, "update while away", func() bool { return hasIP(ix, "svc-11", "10.96.200.11") })
 			if ix.ServiceRecord("shop", "svc-9") != kept {
 				t.Error("the relist replaced the record of an unchanged Service")
 			}
@@ -174,7 +166,7 @@ func TestSelectors(t *testing.T) {
 	api.Put(service("in", "10.96.0.1", blue), service("out", "10.96.0.2", nil))
 	only := labels.SelectorFromSet(blue)
 	s, ix := run(t, api, source.Options{Labels: only, NamespaceLabels: only}, nil)
-	eventually(t, "synced", func() bool { return synced(s) })
+	kit.Eventually(t, "synced", func() bool { return synced(s) })
 	if ix.Service("shop", "in") == nil || ix.Service("shop", "out") != nil {
 		t.Error("labels do not select Services")
 	}
@@ -182,8 +174,8 @@ func TestSelectors(t *testing.T) {
 		t.Error("namespace_labels do not select namespaces")
 	}
 	api.Put(service("out", "10.96.0.2", blue), service("in", "10.96.0.1", nil))
-	eventually(t, "a label that came", func() bool { return ix.Service("shop", "out") != nil })
-	eventually(t, "a label that went", func() bool { return ix.Service("shop", "in") == nil })
+	kit.Eventually(t, "a label that came", func() bool { return ix.Service("shop", "out") != nil })
+	kit.Eventually(t, "a label that went", func() bool { return ix.Service("shop", "in") == nil })
 }
 
 func TestPods(t *testing.T) {
@@ -196,7 +188,7 @@ func TestPods(t *testing.T) {
 	}
 	api.Put(p("runs", corev1.PodRunning, "10.1.0.1"), p("done", corev1.PodSucceeded, "10.1.0.2"))
 	s, ix := run(t, api, source.Options{Pods: true}, nil)
-	eventually(t, "synced", func() bool { return synced(s) })
+	kit.Eventually(t, "synced", func() bool { return synced(s) })
 	at := func(ip string) int { return len(ix.PodsByIP(netip.MustParseAddr(ip))) }
 	if at("10.1.0.1") != 1 || at("10.1.0.2") != 0 {
 		t.Fatal("want the running pod, and not the one that has succeeded")
@@ -206,7 +198,7 @@ func TestPods(t *testing.T) {
 	unknown := p("new", corev1.PodRunning, "10.1.0.3")
 	unknown.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 	api.Put(ending, unknown, p("last", corev1.PodRunning, "10.1.0.4"))
-	eventually(t, "the last event", func() bool { return at("10.1.0.4") == 1 })
+	kit.Eventually(t, "the last event", func() bool { return at("10.1.0.4") == 1 })
 	if at("10.1.0.1") != 1 || at("10.1.0.9") != 0 {
 		t.Error("a pod that is being deleted does not keep its record")
 	}
@@ -217,7 +209,7 @@ func TestPods(t *testing.T) {
 		t.Error("a pod that is being deleted was taken up")
 	}
 	api.Delete(ending)
-	eventually(t, "deletion", func() bool { return at("10.1.0.1") == 0 })
+	kit.Eventually(t, "deletion", func() bool { return at("10.1.0.1") == 0 })
 }
 
 func status(s *Source, resource string) source.Status {
@@ -262,18 +254,18 @@ func TestOverloaded(t *testing.T) {
 		stop()
 		<-done
 	}()
-	eventually(t, "the first records, by a list", func() bool { return synced(s) && hasIP(ix, "web", "10.96.0.1") })
+	kit.Eventually(t, "the first records, by a list", func() bool { return synced(s) && hasIP(ix, "web", "10.96.0.1") })
 	f.failsStreams(0)
 
 	api.Put(service("web", "10.96.0.3", nil)) // client-go lists after a watch of less than a second without an event
-	eventually(t, "an event", func() bool { return hasIP(ix, "web", "10.96.0.3") })
+	kit.Eventually(t, "an event", func() bool { return hasIP(ix, "web", "10.96.0.3") })
 	streams, lists, watches := f.count(path, "stream"), f.count(path, "list"), f.count(path, "watch")
 	f.fails(http.StatusServiceUnavailable, path)
 	api.DropWatches("services")
-	eventually(t, "a second request for the watch", func() bool { return f.count(path, "watch") > watches+1 })
+	kit.Eventually(t, "a second request for the watch", func() bool { return f.count(path, "watch") > watches+1 })
 	api.Put(service("web", "10.96.0.2", nil))
 	f.answers(nil)
-	eventually(t, "the change", func() bool { return hasIP(ix, "web", "10.96.0.2") })
+	kit.Eventually(t, "the change", func() bool { return hasIP(ix, "web", "10.96.0.2") })
 	if got := f.count(path, "stream"); got != streams {
 		t.Errorf("%d more streamed lists were requested after the watch, want none", got-streams)
 	}
@@ -332,7 +324,7 @@ func TestWatchdog(t *testing.T) {
 		api.Put(namespace("shop"), service("web", "10.96.0.1", nil))
 		c := new(clock)
 		s, ix := run(t, api, source.Options{}, c)
-		eventually(t, "synced", func() bool { return synced(s) })
+		kit.Eventually(t, "synced", func() bool { return synced(s) })
 		return api, s, ix, c
 	}
 
@@ -352,8 +344,8 @@ func TestWatchdog(t *testing.T) {
 		c.advance(frozenAfter + time.Second)
 		api.Freeze("services", false)
 		r.check(t.Context(), state)
-		eventually(t, "the update that the frozen watch kept back", func() bool { return hasIP(ix, "web", "10.96.0.2") })
-		eventually(t, "not frozen after the new list", func() bool { return !status(s, source.Services).Frozen })
+		kit.Eventually(t, "the update that the frozen watch kept back", func() bool { return hasIP(ix, "web", "10.96.0.2") })
+		kit.Eventually(t, "not frozen after the new list", func() bool { return !status(s, source.Services).Frozen })
 	})
 
 	t.Run("a frozen watch is out of step until it is replaced", func(t *testing.T) {
@@ -373,7 +365,7 @@ func TestWatchdog(t *testing.T) {
 		}
 		api.Freeze("services", false)
 		api.Refuse(false)
-		eventually(t, "not frozen after the new list", func() bool { return !status(s, source.Services).Frozen })
+		kit.Eventually(t, "not frozen after the new list", func() bool { return !status(s, source.Services).Frozen })
 	})
 
 	t.Run("watches that stay frozen are made up for by lists", func(t *testing.T) {
@@ -385,9 +377,9 @@ func TestWatchdog(t *testing.T) {
 		r.check(t.Context(), state)
 		c.advance(frozenAfter + time.Second)
 		r.check(t.Context(), state)
-		eventually(t, "the update, by a list", func() bool { return hasIP(ix, "web", "10.96.0.2") })
-		eventually(t, "not frozen after the list", func() bool { return !status(s, source.Services).Frozen })
-		eventually(t, "a watch", func() bool { w, _ := r.health.silence(); return w != nil })
+		kit.Eventually(t, "the update, by a list", func() bool { return hasIP(ix, "web", "10.96.0.2") })
+		kit.Eventually(t, "not frozen after the list", func() bool { return !status(s, source.Services).Frozen })
+		kit.Eventually(t, "a watch", func() bool { w, _ := r.health.silence(); return w != nil })
 	})
 
 	t.Run("frozen, and then the API server goes away", func(t *testing.T) {
@@ -402,7 +394,7 @@ func TestWatchdog(t *testing.T) {
 		if !status(s, source.Services).Frozen {
 			t.Fatal("the frozen watch is not reported")
 		}
-		eventually(t, "the end of the watch", func() bool { w, _ := r.health.silence(); return w == nil })
+		kit.Eventually(t, "the end of the watch", func() bool { w, _ := r.health.silence(); return w == nil })
 		c.advance(lostAfter + time.Second)
 		if status(s, source.Services).Frozen {
 			t.Error("still called frozen when no server answers")
@@ -414,7 +406,7 @@ func TestWatchdog(t *testing.T) {
 		r := theResource(s, source.Services)
 		before, _ := r.health.silence()
 		api.DropWatches("services")
-		eventually(t, "another watch", func() bool { w, _ := r.health.silence(); return w != nil && w != before })
+		kit.Eventually(t, "another watch", func() bool { w, _ := r.health.silence(); return w != nil && w != before })
 		r.health.freeze(before)
 		if status(s, source.Services).Frozen || r.health.listsAnew() {
 			t.Error("the new watch pays for the old one")
@@ -429,7 +421,7 @@ func TestWatchdog(t *testing.T) {
 		r.check(t.Context(), state)
 		before := status(s, source.Services).Heard
 		api.Put(service("web", "10.96.0.3", nil)) // in place of the bookmark that the probe triggers
-		eventually(t, "word", func() bool { return status(s, source.Services).Heard.After(before) })
+		kit.Eventually(t, "word", func() bool { return status(s, source.Services).Heard.After(before) })
 		r.check(t.Context(), state)
 		if state.answered != 0 || r.health.current != opened || status(s, source.Services).Frozen {
 			t.Fatal("the watch counts as frozen")
@@ -485,7 +477,7 @@ func TestLimits(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		first := make(chan error, 1)
 		go func() { first <- theResource(s, source.Services).probe(ctx) }()
-		eventually(t, "the first request", func() bool {
+		kit.Eventually(t, "the first request", func() bool {
 			short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			err := theResource(s, source.Namespaces).probe(short)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -136,7 +137,7 @@ func TestUncertain_Server(t *testing.T) {
 		api, c := kubeapi.New(t), new(clock)
 		api.Put(namespace("shop"), service("web", "10.96.0.1", nil))
 		s, ix := run(t, api, source.Options{}, c)
-		eventually(t, "synced", func() bool { return synced(s) })
+		kit.Eventually(t, "synced", func() bool { return synced(s) })
 		return api, s, ix, c
 	}
 	uncertain := func(s *Source) bool { return status(s, source.Services).Uncertain }
@@ -168,14 +169,14 @@ func TestUncertain_Server(t *testing.T) {
 		r := theResource(s, source.Services)
 		api.Refuse(true)
 		api.DropWatches("services")
-		eventually(t, "the end of the watch", func() bool { w, _ := r.health.silence(); return w == nil })
+		kit.Eventually(t, "the end of the watch", func() bool { w, _ := r.health.silence(); return w == nil })
 		c.advance(lostAfter + time.Second)
 		if !uncertain(s) {
 			t.Fatal("certain without a watch")
 		}
 		api.Refuse(false)
 		api.Put(service("web", "10.96.0.2", nil))
-		eventually(t, "the update", func() bool { return hasIP(ix, "web", "10.96.0.2") })
-		eventually(t, "certain", func() bool { return !uncertain(s) })
+		kit.Eventually(t, "the update", func() bool { return hasIP(ix, "web", "10.96.0.2") })
+		kit.Eventually(t, "certain", func() bool { return !uncertain(s) })
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // propertyCRD defines ClusterProperties by KEP-2149.
@@ -69,7 +70,7 @@ func (c *realCluster) object(manifest []byte) []byte {
 func (c *realCluster) create(path string, manifest []byte) {
 	c.t.Helper()
 	// A kind that has just been defined is not served at once.
-	shortly(c.t, "create in "+path, func() bool {
+	kit.Within(c.t, realServerWait, "create in "+path, func() bool {
 		err := c.client().Post().AbsPath(path).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(c.object(manifest)).Do(c.t.Context()).Error()
 		if err != nil && !apierrors.IsNotFound(err) {
 			c.t.Fatal(err)
@@ -100,7 +101,7 @@ spec: {type: ClusterSetIP, ips: [%s], ports: [{name: http, port: 80, protocol: T
 func (c *realCluster) serve(versions ...string) {
 	c.t.Helper()
 	path := definitionsPath + mcsv1beta1.ServiceImportFullName
-	shortly(c.t, "an update of the definition", func() bool { // the server updates its status at the same time
+	kit.Within(c.t, realServerWait, "an update of the definition", func() bool { // the server updates its status at the same time
 		text, err := c.client().Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(c.t.Context())
 		if err != nil {
 			c.t.Fatal(err)
@@ -131,6 +132,9 @@ func (c *realCluster) serve(versions ...string) {
 	})
 }
 
+// realServerWait is long enough for a real API server on a busy machine.
+const realServerWait = 2 * time.Minute
+
 // realSource is a running source that checks for custom resources every second.
 type realSource struct {
 	*Source
@@ -157,16 +161,6 @@ func runReal(t *testing.T, kubeconfig string, o source.Options) *realSource {
 		<-done
 	})
 	return r
-}
-
-// shortly waits for a condition, long enough for a real API server on a busy machine.
-func shortly(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !condition(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 2 minutes: %s", what)
-		}
-	}
 }
 
 func (s *realSource) ip(name string) string {
@@ -199,7 +193,7 @@ func TestRealServer(t *testing.T) {
 	kubeconfig := c.plane.KubeconfigFor(user, "system:serviceaccounts", "system:authenticated")
 	s := runReal(t, kubeconfig, withImports)
 
-	shortly(t, "synced without definitions and without rights to what they define", func() bool { return synced(s.Source) })
+	kit.Within(t, realServerWait, "synced without definitions and without rights to what they define", func() bool { return synced(s.Source) })
 	wantLines(1, "[WARNING]", "serviceimports: the API server", "does not serve")
 	wantLines(1, "[WARNING]", "clusterproperties: the API server", "does not serve")
 	if imports(s).Denied || properties(s).Denied {
@@ -215,7 +209,7 @@ kind: ClusterProperty
 metadata: {name: cluster.clusterset.k8s.io}
 spec: {value: east}
 `))
-	shortly(t, "denied without the right", func() bool {
+	kit.Within(t, realServerWait, "denied without the right", func() bool {
 		return imports(s).Denied && !imports(s).Synced && properties(s).Denied && !properties(s).Synced
 	})
 	for _, r := range []string{source.Services, source.EndpointSlices, source.Namespaces} {
@@ -227,19 +221,19 @@ spec: {value: east}
 		{APIGroups: []string{"multicluster.x-k8s.io"}, Resources: []string{"serviceimports"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{"about.k8s.io"}, Resources: []string{"clusterproperties"}, ResourceNames: []string{source.ClusterPropertyName}, Verbs: []string{"list", "watch"}},
 	})
-	shortly(t, "an import, once it may be read", func() bool { return s.ip("first") == "10.97.0.1" && !imports(s).Denied })
-	shortly(t, "the ID, once it may be read", func() bool { return s.ix.ClusterID() == index.NewSymbol("east") && !properties(s).Denied })
+	kit.Within(t, realServerWait, "an import, once it may be read", func() bool { return s.ip("first") == "10.97.0.1" && !imports(s).Denied })
+	kit.Within(t, realServerWait, "the ID, once it may be read", func() bool { return s.ix.ClusterID() == index.NewSymbol("east") && !properties(s).Denied })
 	c.createImport("v1alpha1", "second", "10.97.0.2")
-	shortly(t, "another import", func() bool { return s.ip("second") == "10.97.0.2" })
+	kit.Within(t, realServerWait, "another import", func() bool { return s.ip("second") == "10.97.0.2" })
 
 	t.Run("a version is switched off", func(t *testing.T) {
 		kept := s.ix.ImportRecord("default", "first")
 		c.serve("v1alpha1")
-		shortly(t, "the switch", func() bool {
+		kit.Within(t, realServerWait, "the switch", func() bool {
 			return len(log.lines("[INFO]", "serves multicluster.x-k8s.io/v1alpha1 now instead of v1beta1")) == 1
 		})
 		c.createImport("v1alpha1", "third", "10.97.0.3")
-		shortly(t, "an import of the other version", func() bool { return s.ip("third") == "10.97.0.3" })
+		kit.Within(t, realServerWait, "an import of the other version", func() bool { return s.ip("third") == "10.97.0.3" })
 		if s.ix.ImportRecord("default", "first") != kept {
 			t.Error("records were given up in between")
 		}
@@ -247,14 +241,14 @@ spec: {value: east}
 
 	t.Run("only v1alpha1 is served at the start", func(t *testing.T) {
 		other := runReal(t, c.plane.Kubeconfig(), withImports)
-		shortly(t, "synced", func() bool { return synced(other.Source) })
+		kit.Within(t, realServerWait, "synced", func() bool { return synced(other.Source) })
 		if other.ip("first") != "10.97.0.1" || other.ip("third") != "10.97.0.3" || other.ix.ClusterID() != index.NewSymbol("east") {
 			t.Error("imports, or the ID of the cluster, are missing")
 		}
 		o := withImports
 		o.ImportsOnly = true
 		other = runReal(t, c.plane.Kubeconfig(), o)
-		shortly(t, "synced with imports alone", func() bool { return synced(other.Source) })
+		kit.Within(t, realServerWait, "synced with imports alone", func() bool { return synced(other.Source) })
 		if other.ip("first") != "10.97.0.1" || other.ix.SliceRecord("default", "kubernetes") != nil {
 			t.Error("want imports, and no EndpointSlices of Services")
 		}
@@ -264,17 +258,17 @@ spec: {value: east}
 		c.plane.KillAPIServer()
 		c.plane.StartAPIServer()
 		c.createImport("v1alpha1", "fourth", "10.97.0.4")
-		shortly(t, "an import", func() bool { return s.ip("fourth") == "10.97.0.4" })
+		kit.Within(t, realServerWait, "an import", func() bool { return s.ip("fourth") == "10.97.0.4" })
 		wantLines(0, "no longer serves")
 	})
 
 	t.Run("the definitions are removed", func(t *testing.T) {
 		c.delete(definitionsPath + mcsv1beta1.ServiceImportFullName)
 		c.delete(definitionsPath + "clusterproperties.about.k8s.io")
-		shortly(t, "no import", func() bool {
+		kit.Within(t, realServerWait, "no import", func() bool {
 			return s.ip("first") == "" && len(log.lines("[WARNING]", "serviceimports", "no longer serves")) > 0
 		})
-		shortly(t, "no ID", func() bool {
+		kit.Within(t, realServerWait, "no ID", func() bool {
 			return s.ix.ClusterID() == index.Symbol{} && len(log.lines("[WARNING]", "clusterproperties", "no longer serves")) > 0
 		})
 		if !synced(s.Source) {
@@ -285,7 +279,7 @@ spec: {value: east}
 	t.Run("another kind of the group stays", func(t *testing.T) {
 		c.create(definitionsPath, crd.ServiceExportCRD)
 		before := imports(s).Heard
-		shortly(t, "a look", func() bool { return imports(s).Heard.After(before) })
+		kit.Within(t, realServerWait, "a look", func() bool { return imports(s).Heard.After(before) })
 		if !imports(s).Synced {
 			t.Error("out of step for another kind")
 		}
@@ -294,7 +288,7 @@ spec: {value: east}
 	t.Run("a definition comes back", func(t *testing.T) {
 		c.create(definitionsPath, crd.ServiceImportCRD)
 		c.createImport("v1beta1", "first", "10.97.0.9")
-		shortly(t, "an import", func() bool { return s.ip("first") == "10.97.0.9" })
+		kit.Within(t, realServerWait, "an import", func() bool { return s.ip("first") == "10.97.0.9" })
 	})
 	wantLines(1, "[WARNING]", "serviceimports", "no longer serves")
 	wantLines(1, "[WARNING]", "clusterproperties", "no longer serves")

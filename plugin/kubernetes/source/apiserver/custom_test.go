@@ -24,6 +24,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -236,17 +237,17 @@ func (c *clusterset) ip(name string) string {
 
 func (c *clusterset) awaitIP(what, name, ip string) {
 	c.t.Helper()
-	eventually(c.t, what, func() bool { return c.ip(name) == ip })
+	kit.Eventually(c.t, what, func() bool { return c.ip(name) == ip })
 }
 
 func (c *clusterset) awaitID(what, id string) {
 	c.t.Helper()
-	eventually(c.t, what, func() bool { return c.ix.ClusterID() == index.NewSymbol(id) })
+	kit.Eventually(c.t, what, func() bool { return c.ix.ClusterID() == index.NewSymbol(id) })
 }
 
 func (c *clusterset) awaitStatus(what, resource string, isMet func(source.Status) bool) {
 	c.t.Helper()
-	eventually(c.t, what, func() bool { return isMet(status(c.Source, resource)) })
+	kit.Eventually(c.t, what, func() bool { return isMet(status(c.Source, resource)) })
 }
 
 // heard waits until the state of a resource has been updated.
@@ -260,7 +261,7 @@ func (c *clusterset) heard(resource string) {
 func (c *clusterset) looks(times int) {
 	c.t.Helper()
 	end := c.front.counts()[importsGroup] + times
-	eventually(c.t, strconv.Itoa(times)+" looks", func() bool { return c.front.counts()[importsGroup] >= end })
+	kit.Eventually(c.t, strconv.Itoa(times)+" looks", func() bool { return c.front.counts()[importsGroup] >= end })
 }
 
 // wantLines checks how many lines with all parts have been logged.
@@ -294,7 +295,7 @@ func TestImports(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			eventually(t, "synced", func() bool { return synced(c.Source) })
+			kit.Eventually(t, "synced", func() bool { return synced(c.Source) })
 			if n := len(c.ix.Imports()); n != 1201 {
 				t.Fatalf("%d imports after the first list, want 1201", n)
 			}
@@ -416,7 +417,7 @@ func TestImportsCome(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	eventually(t, "synced without imports", func() bool { return synced(c.Source) })
+	kit.Eventually(t, "synced without imports", func() bool { return synced(c.Source) })
 	if len(c.ix.Imports()) != 0 || !hasIP(c.ix, "web", "10.96.0.1") {
 		t.Error("want no import and all else")
 	}
@@ -468,7 +469,7 @@ func TestImportsComeDenied(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	eventually(t, "synced without imports", func() bool { return synced(c.Source) })
+	kit.Eventually(t, "synced without imports", func() bool { return synced(c.Source) })
 	before := c.ix.AccessGeneration().Load()
 	c.api.Forbid(source.ServiceImports, true)
 	c.serve(source.ServiceImports, "v1beta1")
@@ -484,7 +485,7 @@ func TestImportsComeDenied(t *testing.T) {
 // TestImportsChangeVersion: while any version is served, records stay in use.
 func TestImportsChangeVersion(t *testing.T) {
 	c := startClusterset(t, withImports, nil)
-	eventually(t, "synced", func() bool { return synced(c.Source) })
+	kit.Eventually(t, "synced", func() bool { return synced(c.Source) })
 	kept := c.ix.ImportRecord("shop", "web")
 	lost := make(chan struct{})
 	ctx, stop := context.WithCancel(t.Context())
@@ -500,7 +501,7 @@ func TestImportsChangeVersion(t *testing.T) {
 		ip := netip.AddrFrom4([4]byte{10, 97, 1, byte(i)}).String()
 		c.put(serviceImport("last", ip, nil))
 		c.awaitIP("the last update", "last", ip)
-		eventually(t, "a watch", func() bool { w, _ := theResource(c.Source, source.ServiceImports).health.silence(); return w != nil })
+		kit.Eventually(t, "a watch", func() bool { w, _ := theResource(c.Source, source.ServiceImports).health.silence(); return w != nil })
 	}
 	select {
 	case <-lost:
@@ -576,7 +577,7 @@ func TestImportsKept(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := startClusterset(t, withImports, nil)
-			eventually(t, "synced", func() bool { return synced(c.Source) })
+			kit.Eventually(t, "synced", func() bool { return synced(c.Source) })
 			asked := map[string]int{}
 			c.front.answers(func(path string) int {
 				asked[path]++
@@ -598,7 +599,7 @@ func TestImportsKept(t *testing.T) {
 
 	t.Run("one of two servers lags", func(t *testing.T) {
 		c := startClusterset(t, withImports, nil)
-		eventually(t, "synced", func() bool { return synced(c.Source) })
+		kit.Eventually(t, "synced", func() bool { return synced(c.Source) })
 		kept := c.ix.ImportRecord("shop", "web")
 		const missing, fails = http.StatusNotFound, http.StatusServiceUnavailable
 		for i, looks := range [][]int{{missing}, {missing}, {missing, fails, missing}, {fails, missing}} { // all later ones find it
@@ -620,7 +621,7 @@ func TestImportsKept(t *testing.T) {
 			ip := netip.AddrFrom4([4]byte{10, 97, 1, byte(i)}).String()
 			c.put(serviceImport("last", ip, nil))
 			c.awaitIP("the last update", "last", ip)
-			eventually(t, "a watch", func() bool { w, _ := theResource(c.Source, source.ServiceImports).health.silence(); return w != nil })
+			kit.Eventually(t, "a watch", func() bool { w, _ := theResource(c.Source, source.ServiceImports).health.silence(); return w != nil })
 		}
 		if c.ix.ImportRecord("shop", "web") != kept {
 			t.Error("the records were deleted in between")
@@ -727,7 +728,7 @@ func TestImportsDenied(t *testing.T) {
 
 	t.Run("after it was granted", func(t *testing.T) {
 		c := startClusterset(t, withImports, nil)
-		eventually(t, "synced", func() bool { return synced(c.Source) })
+		kit.Eventually(t, "synced", func() bool { return synced(c.Source) })
 		c.api.Forbid(source.ServiceImports, true)
 		c.api.DropWatches(source.ServiceImports)
 		c.awaitStatus("denied", source.ServiceImports, func(s source.Status) bool { return s.Denied && s.Synced })
@@ -781,8 +782,8 @@ func TestImportsFrozen(t *testing.T) {
 	for _, resource := range []string{source.ServiceImports, source.ClusterProperties} {
 		t.Run(resource, func(t *testing.T) {
 			c := startClusterset(t, withImports, nil)
-			eventually(t, "synced", func() bool { return synced(c.Source) })
-			eventually(t, "watches", func() bool { return c.api.OpenWatches("") == len(c.resources) })
+			kit.Eventually(t, "synced", func() bool { return synced(c.Source) })
+			kit.Eventually(t, "watches", func() bool { return c.api.OpenWatches("") == len(c.resources) })
 			r, state := theResource(c.Source, resource), new(watching)
 			c.api.Freeze(resource, true)
 			c.put(serviceImport("web", "10.97.0.2", nil), clusterProperty(source.ClusterPropertyName, "west"))
@@ -837,7 +838,7 @@ func TestImportsOnly(t *testing.T) {
 
 	t.Run("all", func(t *testing.T) {
 		c := run(t, o, nil)
-		eventually(t, "synced", func() bool { return synced(c.Source) })
+		kit.Eventually(t, "synced", func() bool { return synced(c.Source) })
 		if c.ix.Service("shop", "web") != nil || c.ip("web") != "10.97.0.1" || !c.ix.HasNamespace("shop") {
 			t.Error("want imports and namespaces, and no Service")
 		}
@@ -852,9 +853,9 @@ func TestImportsOnly(t *testing.T) {
 		selects(c, slicesPath, mcsv1beta1.LabelServiceName+"|")
 		selects(c, propertiesPath, "|metadata.name="+source.ClusterPropertyName)
 		c.put(slice("own", "web", "10.1.0.4"), importedSlice("own", "web", "east", "", "10.1.0.4"))
-		eventually(t, "a label that came", func() bool { return slices(c) == " own: both: imported:" })
+		kit.Eventually(t, "a label that came", func() bool { return slices(c) == " own: both: imported:" })
 		c.put(slice("own", "web", "10.1.0.4"))
-		eventually(t, "a label that went", func() bool { return slices(c) == " both: imported:" })
+		kit.Eventually(t, "a label that went", func() bool { return slices(c) == " both: imported:" })
 	})
 
 	t.Run("of labels", func(t *testing.T) {
@@ -862,7 +863,7 @@ func TestImportsOnly(t *testing.T) {
 		options := o
 		options.Labels = labels.SelectorFromSet(blue)
 		c := run(t, options, blue)
-		eventually(t, "synced", func() bool { return synced(c.Source) })
+		kit.Eventually(t, "synced", func() bool { return synced(c.Source) })
 		if got := slices(c); got != " both:" {
 			t.Errorf("slices %q", got)
 		}
@@ -899,10 +900,10 @@ func TestImportsStop(t *testing.T) {
 				defer close(done)
 				s.Run(ctx, index.New())
 			}()
-			eventually(t, "a request", func() bool { return f.counts()[importsGroup] > 0 })
-			eventually(t, "all else", func() bool { return status(s, source.Services).Synced })
+			kit.Eventually(t, "a request", func() bool { return f.counts()[importsGroup] > 0 })
+			kit.Eventually(t, "all else", func() bool { return status(s, source.Services).Synced })
 			stop()
-			eventually(t, "the end", func() bool {
+			kit.Eventually(t, "the end", func() bool {
 				select {
 				case <-done:
 					return true

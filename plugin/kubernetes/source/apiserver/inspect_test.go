@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -90,7 +91,7 @@ func TestNotReady_Failure(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, _ := run(t, api, source.Options{Endpoints: true}, nil)
-	eventually(t, "the source is synced", func() bool { return synced(s) })
+	kit.Eventually(t, "the source is synced", func() bool { return synced(s) })
 	api.Forbid(source.EndpointSlices, true)
 	if _, err := s.NotReady(t.Context(), "shop", "web", false); !apierrors.IsForbidden(err) {
 		t.Errorf("error %v, want that the request is forbidden", err)

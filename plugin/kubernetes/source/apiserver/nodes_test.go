@@ -24,6 +24,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -97,7 +98,7 @@ func startNodes(t *testing.T, objects ...runtime.Object) *nodeSource {
 		t.Fatal(err)
 	}
 	n := runNodes(t, api, api.URL())
-	eventually(t, "synced", func() bool { return synced(n.Source) })
+	kit.Eventually(t, "synced", func() bool { return synced(n.Source) })
 	return n
 }
 
@@ -137,7 +138,7 @@ func (n *nodeSource) reads() int {
 func (n *nodeSource) pass(mark string) {
 	n.t.Helper()
 	n.put(node("pass", mark, "10.200.0.0/24"))
-	eventually(n.t, "event "+mark, func() bool { return n.zone("pass") == mark && n.at("10.200.0.1") == "pass" })
+	kit.Eventually(n.t, "event "+mark, func() bool { return n.zone("pass") == mark && n.at("10.200.0.1") == "pass" })
 }
 
 // away makes changes while the API server refuses requests for nodes; they are listed again then.
@@ -196,14 +197,14 @@ func TestNodes(t *testing.T) {
 				endpoint = jsonOnly(t, api)
 			}
 			n := runNodes(t, api, endpoint)
-			eventually(t, "synced", func() bool { return synced(n.Source) })
-			eventually(t, "a watch", func() bool { return api.OpenWatches(kubeapi.Nodes) == 1 })
+			kit.Eventually(t, "synced", func() bool { return synced(n.Source) })
+			kit.Eventually(t, "a watch", func() bool { return api.OpenWatches(kubeapi.Nodes) == 1 })
 			for i := range 1200 {
 				if got, want := n.zone(fmt.Sprintf("n%d", i)), fmt.Sprintf("Zone-%d", i%3); got != want {
 					t.Fatalf("n%d is in zone %s, want %s", i, got, want)
 				}
 			}
-			eventually(t, "the range of the last name", func() bool { return n.at("10.3.249.255") == "n999" })
+			kit.Eventually(t, "the range of the last name", func() bool { return n.at("10.3.249.255") == "n999" })
 			if n.at("10.0.7.9") != "n7" || n.at("10.4.199.1") != "n1199" || n.at("10.5.0.1") != "" {
 				t.Error("addresses lead to other nodes")
 			}
@@ -223,9 +224,9 @@ func TestNodes(t *testing.T) {
 			if err := api.Delete(node("n8", "", "")); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "a changed label", func() bool { return n.zone("n7") == "Zone-X" && n.at("10.0.7.1") == "n7" })
-			eventually(t, "a new node", func() bool { return n.zone("new") == "Zone-0" && n.at("10.9.0.1") == "new" })
-			eventually(t, "a removed node", func() bool { return n.zone("n8") == "none" && n.at("10.0.8.1") == "" })
+			kit.Eventually(t, "a changed label", func() bool { return n.zone("n7") == "Zone-X" && n.at("10.0.7.1") == "n7" })
+			kit.Eventually(t, "a new node", func() bool { return n.zone("new") == "Zone-0" && n.at("10.9.0.1") == "new" })
+			kit.Eventually(t, "a removed node", func() bool { return n.zone("n8") == "none" && n.at("10.0.8.1") == "" })
 		})
 	}
 }
@@ -233,14 +234,14 @@ func TestNodes(t *testing.T) {
 // TestNodeHeartbeats: the periodic updates of kubelets change no record.
 func TestNodeHeartbeats(t *testing.T) {
 	n := startNodes(t, node("a", "z1", "10.1.0.0/24"), node("b", "z2", "")) // b is on a network without ranges
-	eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
+	kit.Eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
 	n.pass("first")
 	generation, reads, a, b := n.ix.NodesGeneration().Load(), n.reads(), n.node("a"), n.node("b")
 	for i := range 5 {
 		n.put(heartbeat(node("a", "z1", "10.1.0.0/24"), i), heartbeat(node("b", "z2", ""), i))
 	}
 	n.put(node("a", "z1", "10.1.0.0/24"), node("sentinel", "z3", "10.3.0.0/24"))
-	eventually(t, "the last event", func() bool { return n.zone("sentinel") == "z3" && n.at("10.3.0.1") == "sentinel" })
+	kit.Eventually(t, "the last event", func() bool { return n.zone("sentinel") == "z3" && n.at("10.3.0.1") == "sentinel" })
 	if got := n.ix.NodesGeneration().Load(); got != generation+1 {
 		t.Errorf("the generation advanced by %d, want 1, for the new node", got-generation)
 	}
@@ -258,18 +259,18 @@ func TestNodeRanges(t *testing.T) {
 		n := startNodes(t)
 		before := n.reads()
 		n.put(joined(node("young", "z1", ""), time.Now()))
-		eventually(t, "the first read", func() bool { return n.reads() == before+1 })
+		kit.Eventually(t, "the first read", func() bool { return n.reads() == before+1 })
 		n.put(joined(node("young", "z1", "10.1.0.0/24"), time.Now()))
-		eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "young" })
+		kit.Eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "young" })
 	})
 
 	t.Run("not given while it is young", func(t *testing.T) {
 		n := startNodes(t)
 		before, now := n.reads(), time.Now() // all have been read once
 		n.put(joined(node("young", "z1", ""), now))
-		eventually(t, "the first read", func() bool { return n.reads() == before+1 })
+		kit.Eventually(t, "the first read", func() bool { return n.reads() == before+1 })
 		n.put(heartbeat(joined(node("young", "z1", ""), now), 1))
-		eventually(t, "the second read", func() bool { return n.reads() == before+2 })
+		kit.Eventually(t, "the second read", func() bool { return n.reads() == before+2 })
 		n.clock.advance(youngFor)
 		for i := range 3 {
 			n.put(heartbeat(joined(node("young", "z1", ""), now), i))
@@ -282,13 +283,13 @@ func TestNodeRanges(t *testing.T) {
 
 	t.Run("of another node of the same name", func(t *testing.T) {
 		n := startNodes(t, node("a", "z1", "10.1.0.0/24"), node("b", "z1", ""))
-		eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
+		kit.Eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
 		n.pass("first")
 		if err := n.api.Delete(node("a", "", ""), node("b", "", "")); err != nil {
 			t.Fatal(err)
 		}
 		n.put(node("a", "z1", "10.2.0.0/24"), node("b", "z1", "10.3.0.0/24"))
-		eventually(t, "the ranges of the new nodes", func() bool { return n.at("10.2.0.1") == "a" && n.at("10.3.0.1") == "b" })
+		kit.Eventually(t, "the ranges of the new nodes", func() bool { return n.at("10.2.0.1") == "a" && n.at("10.3.0.1") == "b" })
 		if n.at("10.1.0.1") != "" {
 			t.Error("the range of the node that is gone stayed")
 		}
@@ -296,7 +297,7 @@ func TestNodeRanges(t *testing.T) {
 
 	t.Run("of another node of the same name, unseen", func(t *testing.T) {
 		n := startNodes(t, node("a", "z1", "10.1.0.0/24"), node("b", "z1", ""))
-		eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
+		kit.Eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
 		n.pass("first")
 		n.away(func() {
 			if err := n.api.Delete(node("a", "", ""), node("b", "", "")); err != nil {
@@ -304,7 +305,7 @@ func TestNodeRanges(t *testing.T) {
 			}
 			n.put(node("a", "z1", "10.2.0.0/24"), node("b", "z1", "10.3.0.0/24"))
 		})
-		eventually(t, "the ranges of the new nodes", func() bool { return n.at("10.2.0.1") == "a" && n.at("10.3.0.1") == "b" })
+		kit.Eventually(t, "the ranges of the new nodes", func() bool { return n.at("10.2.0.1") == "a" && n.at("10.3.0.1") == "b" })
 		if n.at("10.1.0.1") != "" {
 			t.Error("the range of the node that is gone stayed")
 		}
@@ -316,7 +317,7 @@ func TestNodeRanges(t *testing.T) {
 			all = append(all, node(fmt.Sprintf("n%d", i), "z1", ""))
 		}
 		n := startNodes(t, all...)
-		eventually(t, "the list", func() bool { return n.reads() == 1 })
+		kit.Eventually(t, "the list", func() bool { return n.reads() == 1 })
 		n.pass("first")
 		n.away(func() {})
 		n.pass("last")
@@ -335,7 +336,7 @@ func TestNodesRelist(t *testing.T) {
 		all = append(all, o)
 	}
 	n := startNodes(t, all...)
-	eventually(t, "the range of the last name", func() bool { return n.at("10.1.9.1") == "n9" })
+	kit.Eventually(t, "the range of the last name", func() bool { return n.at("10.1.9.1") == "n9" })
 	kept, reads := n.node("n5"), n.reads()
 	n.away(func() {
 		n.put(node("late", "z2", "10.2.0.0/24"), node("n3", "z3", "10.1.3.0/24"))
@@ -343,7 +344,7 @@ func TestNodesRelist(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	eventually(t, "the missed changes", func() bool { return n.zone("late") == "z2" && n.at("10.2.0.1") == "late" })
+	kit.Eventually(t, "the missed changes", func() bool { return n.zone("late") == "z2" && n.at("10.2.0.1") == "late" })
 	if n.zone("n4") != "none" || n.at("10.1.4.1") != "" || n.zone("n3") != "z3" || n.at("10.1.3.1") != "n3" {
 		t.Error("a missed deletion or change is not in the index")
 	}
@@ -396,19 +397,19 @@ func captureLog(t *testing.T) *logged {
 func TestNodeRangesFail(t *testing.T) {
 	log := captureLog(t)
 	n := startNodes(t, node("a", "z1", "10.1.0.0/24"))
-	eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
+	kit.Eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
 	n.api.Forbid(kubeapi.Nodes, true) // the watch stays open
 	reads := n.reads()
 	n.put(node("b", "z2", "10.2.0.0/24"))
-	eventually(t, "several attempts", func() bool { return n.reads() > reads+5 })
+	kit.Eventually(t, "several attempts", func() bool { return n.reads() > reads+5 })
 	n.put(node("c", "z3", "10.3.0.0/24"))
-	eventually(t, "the labels of the next node", func() bool { return n.zone("c") == "z3" })
+	kit.Eventually(t, "the labels of the next node", func() bool { return n.zone("c") == "z3" })
 	n.api.Forbid(kubeapi.Nodes, false)
-	eventually(t, "the ranges", func() bool { return n.at("10.2.0.1") == "b" && n.at("10.3.0.1") == "c" })
+	kit.Eventually(t, "the ranges", func() bool { return n.at("10.2.0.1") == "b" && n.at("10.3.0.1") == "c" })
 	if got := log.lines("[WARNING]", "nodes: the ranges of pod addresses cannot be read", `cannot list resource "nodes"`); len(got) != 1 {
 		t.Errorf("logged %q, want one line", got)
 	}
-	eventually(t, "the end in the log", func() bool { return len(log.lines("[INFO]", "nodes: the ranges of pod addresses are read")) == 1 })
+	kit.Eventually(t, "the end in the log", func() bool { return len(log.lines("[INFO]", "nodes: the ranges of pod addresses are read")) == 1 })
 }
 
 // TestNodesForbidden: a cluster whose RBAC denies Nodes is served all the same.
@@ -421,16 +422,16 @@ func TestNodesForbidden(t *testing.T) {
 	}
 	n := runNodes(t, api, api.URL())
 	all := []string{source.Services, source.EndpointSlices, source.Namespaces}
-	eventually(t, "the other resources", func() bool {
+	kit.Eventually(t, "the other resources", func() bool {
 		return !slices.ContainsFunc(all, func(r string) bool { return !status(n.Source, r).Synced })
 	})
 	n.put(service("web", "10.96.0.2", nil))
-	eventually(t, "an update of another resource", func() bool { return hasIP(n.ix, "web", "10.96.0.2") })
+	kit.Eventually(t, "an update of another resource", func() bool { return hasIP(n.ix, "web", "10.96.0.2") })
 	if st := status(n.Source, source.Nodes); st.Resource != source.Nodes || st.Synced || st.Frozen {
 		t.Errorf("nodes: %+v", st)
 	}
 	r, state := theResource(n.Source, source.Nodes), new(watching)
-	eventually(t, "the reason", func() bool { _, err := r.health.away(); return err != nil })
+	kit.Eventually(t, "the reason", func() bool { _, err := r.health.away(); return err != nil })
 	if !status(n.Source, source.Nodes).Denied || status(n.Source, source.Services).Denied {
 		t.Errorf("want Nodes denied, and nothing else: %+v", n.Status())
 	}
@@ -444,7 +445,7 @@ func TestNodesForbidden(t *testing.T) {
 		t.Errorf("logged %q, want one line", got)
 	}
 	api.Forbid(kubeapi.Nodes, false)
-	eventually(t, "the node, once it may be read", func() bool { return n.zone("a") == "z1" && n.at("10.1.0.1") == "a" })
+	kit.Eventually(t, "the node, once it may be read", func() bool { return n.zone("a") == "z1" && n.at("10.1.0.1") == "a" })
 	if status(n.Source, source.Nodes).Denied {
 		t.Error("still denied")
 	}
@@ -466,11 +467,11 @@ func TestNodesStop(t *testing.T) {
 		defer close(done)
 		p.run(ctx)
 	}()
-	eventually(t, "the request", func() bool {
+	kit.Eventually(t, "the request", func() bool {
 		return api.Requests()[kubeapi.Request{Verb: kubeapi.VerbList, Resource: kubeapi.Nodes, ContentType: runtime.ContentTypeProtobuf}] == 1
 	})
 	stop()
-	eventually(t, "the end", func() bool {
+	kit.Eventually(t, "the end", func() bool {
 		select {
 		case <-done:
 			return true
@@ -492,7 +493,7 @@ func TestNodesSynced(t *testing.T) {
 		}
 		return false
 	}
-	eventually(t, "Nodes are read", read)
+	kit.Eventually(t, "Nodes are read", read)
 	if n.at("10.1.0.1") != "a" {
 		t.Error("without their ranges")
 	}

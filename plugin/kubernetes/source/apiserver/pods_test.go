@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
@@ -64,7 +65,7 @@ func startPods(t *testing.T, pods ...*corev1.Pod) *nodePods {
 		n.api.Put(p)
 	}
 	n.Source, n.ix = run(t, n.api, ofNode, nil)
-	eventually(t, "synced", func() bool { return synced(n.Source) })
+	kit.Eventually(t, "synced", func() bool { return synced(n.Source) })
 	return n
 }
 
@@ -76,7 +77,7 @@ func (n *nodePods) settle() {
 		n.n++
 		ip := netip.AddrFrom4([4]byte{10, 9, byte(n.n >> 8), byte(n.n)}).String()
 		n.api.Put(podOn("node-1", fmt.Sprintf("last-%d", n.n), ip))
-		eventually(n.t, "the last event", func() bool { return podsText(n.ix, ip) != "" })
+		kit.Eventually(n.t, "the last event", func() bool { return podsText(n.ix, ip) != "" })
 	}
 }
 
@@ -192,7 +193,7 @@ func TestPodsForbidden(t *testing.T) {
 	}
 	s, ix := run(t, api, ofNode, nil)
 	r, state := theResource(s, source.Pods), new(watching)
-	eventually(t, "several attempts", func() bool { return asked() > 4 })
+	kit.Eventually(t, "several attempts", func() bool { return asked() > 4 })
 	r.health.mu.Lock()
 	r.health.closed = r.health.closed.Add(-lostAfter) // long without a watch
 	r.health.mu.Unlock()
@@ -209,5 +210,5 @@ func TestPodsForbidden(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	api.Forbid(kubeapi.Pods, false)
-	eventually(t, "the pod, once it may be read", func() bool { return podsText(ix, "10.1.0.1") == " a" })
+	kit.Eventually(t, "the pod, once it may be read", func() bool { return podsText(ix, "10.1.0.1") == " a" })
 }

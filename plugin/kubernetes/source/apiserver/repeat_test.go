@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // fakeAPI is an API server with the namespace shop and the Service web. It streams lists of both, and then events of namespaces. A test
@@ -123,7 +124,7 @@ func (f *fakeAPI) addNamespaces(t *testing.T, ix *index.Index, n int) {
 	t.Helper()
 	for i := range n {
 		f.events <- struct{}{}
-		eventually(t, "another namespace", func() bool { return ix.HasNamespace(fmt.Sprint("ns-", i)) })
+		kit.Eventually(t, "another namespace", func() bool { return ix.HasNamespace(fmt.Sprint("ns-", i)) })
 	}
 }
 
@@ -150,8 +151,8 @@ func TestAnAPIServerThatRefusesStreamedListsIsNotFlooded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := startFake(t, services)
 			_, ix := f.follow(t, fast, time.Hour)
-			eventually(t, "a repetition", func() bool { return f.count(source.Services, "stream") >= 2 })
-			eventually(t, "namespaces", func() bool { return ix.HasNamespace("shop") })
+			kit.Eventually(t, "a repetition", func() bool { return f.count(source.Services, "stream") >= 2 })
+			kit.Eventually(t, "namespaces", func() bool { return ix.HasNamespace("shop") })
 			f.addNamespaces(t, ix, 30)
 			if n := f.count(source.Services, "stream"); n != 2 {
 				t.Errorf("%d streamed lists were requested, want 2", n)
@@ -170,8 +171,8 @@ func TestWatchesThatEndAtOnceAreNotRepeatedWithoutAPause(t *testing.T) {
 		}
 	})
 	s, ix := f.follow(t, fast, time.Hour)
-	eventually(t, "a repetition", func() bool { return f.count(source.Services, "watch") >= 1 })
-	eventually(t, "synced", func() bool { return synced(s) })
+	kit.Eventually(t, "a repetition", func() bool { return f.count(source.Services, "watch") >= 1 })
+	kit.Eventually(t, "synced", func() bool { return synced(s) })
 	f.addNamespaces(t, ix, 30)
 	if n := f.count(source.Services, "watch"); n != 1 {
 		t.Errorf("%d watches were requested, want 1", n)
@@ -188,10 +189,10 @@ func TestTheAPIServersLimitIsThatOfTheProcess(t *testing.T) {
 	f.follow(t, limited, time.Nanosecond)
 	f.follow(t, limited, time.Nanosecond)
 	total := func() int { return f.count(source.Services, "stream") + f.count(source.Namespaces, "stream") }
-	eventually(t, "all requests of the burst", func() bool { return total() >= 4+7 })
+	kit.Eventually(t, "all requests of the burst", func() bool { return total() >= 4+7 })
 	other := startFake(t, nil)
 	s, ix := other.follow(t, fast, time.Hour)
-	eventually(t, "synced with another API server", func() bool { return synced(s) })
+	kit.Eventually(t, "synced with another API server", func() bool { return synced(s) })
 	other.addNamespaces(t, ix, 30)
 	if n := total(); n != 4+7 {
 		t.Errorf("%d requests, want 11: the first one of each resource, and repetitions up to apiserver_burst", n)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestAnAPIServerWithTooManyRequestsIsTheLastError: client-go repeats a request by Retry-After itself, and returns no error meanwhile.
@@ -23,8 +24,8 @@ func TestAnAPIServerWithTooManyRequestsIsTheLastError(t *testing.T) {
 		}
 	})
 	r := theResource(s, source.Services)
-	eventually(t, "an error", func() bool { _, err := r.health.away(); return err != nil })
-	eventually(t, "namespaces", func() bool { return ix.HasNamespace("shop") })
+	kit.Eventually(t, "an error", func() bool { _, err := r.health.away(); return err != nil })
+	kit.Eventually(t, "namespaces", func() bool { return ix.HasNamespace("shop") })
 	c.advance(lostAfter + time.Second)
 	r.check(t.Context(), new(watching))
 	if got := log.lines("[WARNING]", "services: no watch on the API server", "last error: the server has received too many requests"); len(got) != 1 {
@@ -57,8 +58,8 @@ func TestAProxyThatDropsBookmarksDoesNotKeepAnswersAway(t *testing.T) {
 				}
 			})
 			s, ix := f.follow(t, fast, time.Millisecond, func(s *Source) { theResource(s, source.Services).listTimeout = 20 * time.Millisecond })
-			eventually(t, "synced", func() bool { return synced(s) })
-			eventually(t, "an event after the list", func() bool { return hasIP(ix, "later", "10.96.0.1") })
+			kit.Eventually(t, "synced", func() bool { return synced(s) })
+			kit.Eventually(t, "an event after the list", func() bool { return hasIP(ix, "later", "10.96.0.1") })
 			if got := log.lines("[WARNING]", "services: the streamed list", "does not end"); len(got) != 1 {
 				t.Errorf("logged %q, want one line", got)
 			}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 var update = flag.Bool("update", false, "write testdata/broken.txt anew")
@@ -77,12 +78,8 @@ func TestDocumentLimits(t *testing.T) {
 
 func goldenLines(t *testing.T, path string) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	want := map[string]string{}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(kit.Read(t, path)) {
 		name, _, _ := strings.Cut(line, ":")
 		want[filepath.Base(name)] = strings.TrimSuffix(line, "\n")
 	}
@@ -92,13 +89,9 @@ func goldenLines(t *testing.T, path string) map[string]string {
 // newError returns the error of New for a directory with a copy of one file, without the name of the directory.
 func newError(t *testing.T, path string) string {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	write(t, dir, filepath.Base(path), string(content))
-	_, err = New(dir, everything)
+	kit.Write(t, filepath.Join(dir, filepath.Base(path)), kit.Read(t, path))
+	_, err := New(dir, everything)
 	if err == nil {
 		return fmt.Sprintf("%s: no error", filepath.Base(path))
 	}
@@ -109,14 +102,3 @@ func newError(t *testing.T, path string) string {
 }
 
 var everything = source.Options{Endpoints: true, Pods: true, Zones: true}
-
-func write(t testing.TB, dir, name, content string) {
-	t.Helper()
-	path := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}

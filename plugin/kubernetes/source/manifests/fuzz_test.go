@@ -3,7 +3,6 @@ package manifests
 import (
 	"encoding/json"
 	"errors"
-	"os"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // FuzzParse: the parser never panics, its errors have no line behind the file, and the objects that it accepts have the
@@ -22,11 +22,7 @@ func FuzzParse(f *testing.F) {
 			f.Fatal(err)
 		}
 		for _, path := range paths {
-			content, err := os.ReadFile(path)
-			if err != nil {
-				f.Fatal(err)
-			}
-			f.Add(content, filepath.Ext(path) == ".json")
+			f.Add([]byte(kit.Read(f, path)), filepath.Ext(path) == ".json")
 		}
 	}
 	f.Add([]byte(endpoints+node), false)

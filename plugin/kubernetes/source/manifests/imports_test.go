@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -269,7 +270,7 @@ func TestImportRecordsStay(t *testing.T) {
 		return all
 	}
 	before = generations()
-	write(t, s.root, "a.yaml", "# the same\n"+stays+importFile("shop", "web", "type: ClusterSetIP, ips: [10.112.0.8], ports: []"))
+	kit.Write(t, s.root+"/a.yaml", "# the same\n"+stays+importFile("shop", "web", "type: ClusterSetIP, ips: [10.112.0.8], ports: []"))
 	s.refresh(nil)
 	if ix.ImportRecord("shop", "db") != imported || ix.SliceRecord("shop", "east") != slice {
 		t.Error("an unchanged record was replaced")
@@ -334,7 +335,7 @@ func TestRandomImports(t *testing.T) {
 				for range 1 + random.IntN(3) {
 					name := fmt.Sprintf("%d.yaml", random.IntN(4))
 					files[name] = randomFile(random, name[:1])
-					write(t, s.root, name, files[name])
+					kit.Write(t, s.root+"/"+name, files[name])
 				}
 				if random.IntN(8) == 0 {
 					for name := range files {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // BenchmarkNew reads 10,000 Services with an EndpointSlice of ten endpoints each, as documents and as a List.
@@ -23,7 +25,7 @@ func BenchmarkNew(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			dir := b.TempDir()
 			for name, text := range files {
-				write(b, dir, name, text)
+				kit.Write(b, dir+"/"+name, text)
 			}
 			peak := watchHeap(b)
 			for b.Loop() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // recorder stores the lines of the log.
@@ -49,7 +50,7 @@ func load(t *testing.T, opts source.Options, files map[string]string) (*Source, 
 	t.Helper()
 	dir := t.TempDir()
 	for name, content := range files {
-		write(t, dir, name, content)
+		kit.Write(t, dir+"/"+name, content)
 	}
 	s, err := newSource(dir, opts)
 	if err != nil {
@@ -398,8 +399,8 @@ func TestNotes(t *testing.T) {
 
 func TestLinksAreFollowed(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
-	write(t, outside, "linked.yaml", service("shop", "linked", "None"))
-	write(t, outside, "sub/deep.yaml", service("shop", "deep", "None"))
+	kit.Write(t, outside+"/linked.yaml", service("shop", "linked", "None"))
+	kit.Write(t, outside+"/sub/deep.yaml", service("shop", "deep", "None"))
 	for from, to := range map[string]string{
 		"a.yaml": filepath.Join(outside, "linked.yaml"),
 		"b":      filepath.Join(outside, "sub"),
@@ -489,12 +490,12 @@ func TestStatus(t *testing.T) {
 		}
 	}
 	at = at.Add(time.Minute)
-	write(t, s.root, "broken.yaml", "kind: [")
+	kit.Write(t, s.root+"/broken.yaml", "kind: [")
 	s.refresh(nil)
 	if st := s.Status()[0]; !st.Synced || st.Frozen || !st.Uncertain || !st.Heard.Equal(at) {
 		t.Errorf("with a broken file: %+v", st)
 	}
-	write(t, s.root, "broken.yaml", "")
+	kit.Write(t, s.root+"/broken.yaml", "")
 	s.wait.empty = 0
 	s.refresh(nil)
 	if st := s.Status()[0]; st.Uncertain {
@@ -518,11 +519,11 @@ func TestStatus(t *testing.T) {
 // TestUnreadableAfterEmpty has a file that is truncated, and then can't be read: the error is logged.
 func TestUnreadableAfterEmpty(t *testing.T) {
 	s, _, log := load(t, everything, map[string]string{"one.yaml": service("shop", "one", "10.96.0.1")})
-	write(t, s.root, "one.yaml", "")
+	kit.Write(t, s.root+"/one.yaml", "")
 	if s.refresh(nil); len(log.lines) > 0 {
 		t.Fatalf("while the file is empty: %q", log.lines)
 	}
-	write(t, s.root, "one.yaml", strings.Repeat("#", 200))
+	kit.Write(t, s.root+"/one.yaml", strings.Repeat("#", 200))
 	s.bounds.fileBytes = 100
 	if s.refresh(nil); len(log.with("larger than")) != 1 {
 		t.Errorf("logged %q, want one error", log.lines)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func TestNewFails(t *testing.T) {
@@ -35,15 +36,15 @@ func TestNewFails(t *testing.T) {
 		},
 		"an object in two files": {
 			prepare: func(t *testing.T, dir string) {
-				write(t, dir, "b.yaml", service("shop", "other", "None")+service("shop", "web", "None"))
-				write(t, dir, "a.yaml", "\n"+service("shop", "web", "None"))
+				kit.Write(t, dir+"/b.yaml", service("shop", "other", "None")+service("shop", "web", "None"))
+				kit.Write(t, dir+"/a.yaml", "\n"+service("shop", "web", "None"))
 			},
 			want: "DIR/b.yaml:9: Service shop/web: already in DIR/a.yaml:2; delete one of the two",
 		},
 		"several broken files": {
 			prepare: func(t *testing.T, dir string) {
-				write(t, dir, "b.yaml", "kind: Service")
-				write(t, dir, "a.yaml", "kind: Node")
+				kit.Write(t, dir+"/b.yaml", "kind: Service")
+				kit.Write(t, dir+"/a.yaml", "kind: Node")
 			},
 			want: "DIR/a.yaml:1: Node: apiVersion: missing; want v1 (the first of 2 broken files)",
 		},
@@ -58,21 +59,21 @@ func TestNewFails(t *testing.T) {
 		"too many files": {
 			prepare: func(t *testing.T, dir string) {
 				for i := range 5 {
-					write(t, dir, fmt.Sprintf("%d.yaml", i), "")
+					kit.Write(t, dir+"/"+fmt.Sprintf("%d.yaml", i), "")
 				}
 			},
 			bounds: bounds{files: 4, fileBytes: 1 << 20, allBytes: 1 << 20},
 			want:   "manifests directory DIR: more than 4 manifests and directories",
 		},
 		"a file that is too large": {
-			prepare: func(t *testing.T, dir string) { write(t, dir, "a.yaml", strings.Repeat("#", 1<<20+1)) },
+			prepare: func(t *testing.T, dir string) { kit.Write(t, dir+"/a.yaml", strings.Repeat("#", 1<<20+1)) },
 			bounds:  bounds{files: 4, fileBytes: 1 << 20, allBytes: 1 << 30},
 			want:    "DIR/a.yaml: larger than 1 MiB; split it",
 		},
 		"too much in all": {
 			prepare: func(t *testing.T, dir string) {
-				write(t, dir, "a.yaml", strings.Repeat("#", 1<<20))
-				write(t, dir, "b.yaml", strings.Repeat("#", 1<<20))
+				kit.Write(t, dir+"/a.yaml", strings.Repeat("#", 1<<20))
+				kit.Write(t, dir+"/b.yaml", strings.Repeat("#", 1<<20))
 			},
 			bounds: bounds{files: 4, fileBytes: 1 << 20, allBytes: 1 << 20},
 			want:   "manifests directory DIR: more than 1 MiB of manifests",

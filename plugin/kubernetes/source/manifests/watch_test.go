@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // running is a Source that runs, with its directory.
@@ -33,7 +34,7 @@ func run(t *testing.T, opts source.Options, files map[string]string, change func
 		t.Fatal(err)
 	}
 	for name, content := range files {
-		write(t, r.dir, name, content)
+		kit.Write(t, filepath.Join(r.dir, name), content)
 	}
 	s, err := newSource(r.dir, opts)
 	if err != nil {
@@ -83,7 +84,7 @@ func (r *running) logs(n int, parts ...string) {
 	r.within(3*time.Second, fmt.Sprintf("%d lines with %q", n, parts), func() bool { return len(r.log.with(parts...)) == n })
 }
 
-func (r *running) write(name, content string) { r.t.Helper(); write(r.t, r.dir, name, content) }
+func (r *running) write(name, content string) { r.t.Helper(); kit.Write(r.t, r.path(name), content) }
 
 func (r *running) must(errs ...error) {
 	r.t.Helper()
@@ -133,16 +134,16 @@ func TestWatch(t *testing.T) {
 		}},
 		"subdirectory moved in": {start, func(r *running) {
 			outside := filepath.Join(filepath.Dir(r.dir), "outside")
-			write(r.t, outside, "two.yaml", two)
+			kit.Write(r.t, outside+"/two.yaml", two)
 			r.must(os.Rename(outside, r.path("sub")))
 			r.serves(dumpOne + "\n" + dumpTwo)
 		}},
 		"edit behind a link": {start, func(r *running) {
 			outside := filepath.Join(filepath.Dir(r.dir), "outside")
-			write(r.t, outside, "two.yaml", two)
+			kit.Write(r.t, outside+"/two.yaml", two)
 			r.must(os.Symlink(filepath.Join(outside, "two.yaml"), r.path("two.yaml")))
 			r.serves(dumpOne + "\n" + dumpTwo)
-			write(r.t, outside, "two.yaml", service("shop", "two", "10.96.0.8"))
+			kit.Write(r.t, outside+"/two.yaml", service("shop", "two", "10.96.0.8"))
 			r.serves(dumpOne + "\nservice shop/two [10.96.0.8]")
 		}},
 		"broken, then valid again": {map[string]string{"one.yaml": one, "two.yaml": two}, func(r *running) {
@@ -222,7 +223,7 @@ func TestWatch(t *testing.T) {
 			if now := r.Status()[0].Heard; !now.Equal(heard) {
 				r.t.Errorf("heard at %v and %v", heard, now)
 			}
-			write(r.t, away, "two.yaml", two)
+			kit.Write(r.t, away+"/two.yaml", two)
 			r.must(os.Rename(away, r.dir))
 			r.serves(dumpOne + "\n" + dumpTwo)
 			r.logs(1, "info ", ": valid again and served")
@@ -366,7 +367,7 @@ func TestUnchangedFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.refresh(nil)
-			write(t, s.root, "one.yaml", service("shop", "one", "10.96.0.9"))
+			kit.Write(t, s.root+"/one.yaml", service("shop", "one", "10.96.0.9"))
 			if err := os.Chtimes(path, written, written); err != nil {
 				t.Fatal(err)
 			}
@@ -387,16 +388,10 @@ func TestManyEvents(t *testing.T) {
 	})
 	r.serves("service shop/one [10.96.0.1]")
 	r.write("two.yaml", service("shop", "two", "10.96.0.2"))
-	var reads int
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && reads == 0; time.Sleep(20 * time.Millisecond) {
+	kit.Within(t, 3*time.Second, "a reading while events continue", func() bool {
 		r.write("one.yaml", service("shop", "one", "10.96.0.9"))
-		if r.ix.Service("shop", "two") != nil {
-			reads++
-		}
-	}
-	if reads == 0 {
-		t.Error("not read while events continued")
-	}
+		return r.ix.Service("shop", "two") != nil
+	})
 }
 
 // TestWatchEnds: without a watch the directory is polled.
@@ -434,11 +429,7 @@ func TestNothingIsLeft(t *testing.T) {
 	time.Sleep(50 * time.Millisecond)
 	cancel()
 	<-done
-	for end := time.Now().Add(3 * time.Second); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d goroutines before and %d after", before, runtime.NumGoroutine())
-		}
-	}
+	kit.Within(t, 3*time.Second, "as few goroutines as before", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 // TestRecordsStay changes one object: the records and generations of others stay.
@@ -448,8 +439,8 @@ func TestRecordsStay(t *testing.T) {
 	oneGeneration, twoGeneration := ix.Service("shop", "one").Generation(), ix.Service("shop", "two").Generation()
 	shop := ix.NamespaceGeneration("shop")
 	a, b, c := oneGeneration.Load(), twoGeneration.Load(), shop.Load()
-	write(t, s.root, "a.yaml", service("shop", "one", "10.96.0.1")+service("shop", "two", "10.96.0.3")+endpoints)
-	write(t, s.root, "b.yaml", node+"---\n{apiVersion: v1, kind: Node, metadata: {name: node-2, labels: {topology.kubernetes.io/zone: zone-b}}}")
+	kit.Write(t, s.root+"/a.yaml", service("shop", "one", "10.96.0.1")+service("shop", "two", "10.96.0.3")+endpoints)
+	kit.Write(t, s.root+"/b.yaml", node+"---\n{apiVersion: v1, kind: Node, metadata: {name: node-2, labels: {topology.kubernetes.io/zone: zone-b}}}")
 	s.refresh(nil)
 	if ix.ServiceRecord("shop", "one") != one || ix.SliceRecord("default", "db-1") != slice {
 		t.Error("an unchanged record was replaced")
@@ -501,7 +492,7 @@ func TestWholeDirectory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, ix, log := load(t, everything, test.before)
 			for name, content := range test.after {
-				write(t, s.root, name, content)
+				kit.Write(t, s.root+"/"+name, content)
 			}
 			for range 3 {
 				s.refresh(nil) // the next readings log nothing more

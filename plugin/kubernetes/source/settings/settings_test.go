@@ -1,8 +1,6 @@
 package settings
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -10,15 +8,13 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestErrors asserts that each error has the line of its option: from parsing, from Check, or from Open.
 func TestErrors(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a cluster
-	noPEM := filepath.Join(t.TempDir(), "cert")
-	if err := os.WriteFile(noPEM, []byte("this is no PEM"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noPEM := kit.File(t, "cert", "this is no PEM")
 	tls := "tls " + strings.Repeat(noPEM+" ", 3)
 	for name, tt := range map[string]struct{ text, want string }{
 		"endpoint":            {"endpoint http://127.0.0.1:1", ""},
