@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -76,4 +77,32 @@ func Ask(t testing.TB, network, address, name string, qtype uint16) *dns.Msg {
 		t.Fatalf("%s of %s over %s: %v", dns.TypeToString[qtype], name, network, err)
 	}
 	return reply
+}
+
+// Pack returns a message in wire form.
+func Pack(t testing.TB, m *dns.Msg) []byte {
+	t.Helper()
+	wire, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wire
+}
+
+// Unpack returns the message of its wire form.
+func Unpack(t testing.TB, wire []byte) *dns.Msg {
+	t.Helper()
+	m := new(dns.Msg)
+	if err := m.Unpack(wire); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// Send writes to a connection.
+func Send(t testing.TB, to io.Writer, data []byte) {
+	t.Helper()
+	if _, err := to.Write(data); err != nil {
+		t.Fatal(err)
+	}
 }

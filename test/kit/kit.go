@@ -4,6 +4,7 @@
 package kit
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -49,6 +50,22 @@ func Succeeds(t testing.TB, limit time.Duration, what string, check func() error
 			t.Fatalf("%s: not within %v: %v", what, limit, err)
 		}
 	}
+}
+
+// Background runs a function until the end of the test, or until end is called. Both wait until it returns.
+func Background(t testing.TB, run func(ctx context.Context)) (end func()) {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		run(ctx)
+	}()
+	end = func() {
+		stop()
+		<-done
+	}
+	t.Cleanup(end)
+	return end
 }
 
 // Write writes a file and makes its folder.

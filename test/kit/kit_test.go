@@ -1,6 +1,8 @@
 package kit
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"path/filepath"
 	"runtime"
@@ -65,5 +67,23 @@ func TestServe(t *testing.T) {
 		if reply := Ask(t, network, address, "a.test", dns.TypeA); reply.Rcode != dns.RcodeNameError {
 			t.Errorf("%s: %v", network, reply)
 		}
+	}
+}
+
+// TestMessages sends a message and unpacks it.
+func TestMessages(t *testing.T) {
+	var sent bytes.Buffer
+	Send(t, &sent, Pack(t, new(dns.Msg).SetQuestion("a.test.", dns.TypeA)))
+	if got := Unpack(t, sent.Bytes()); got.Question[0].Name != "a.test." {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestBackground ends a function.
+func TestBackground(t *testing.T) {
+	ended := false
+	Background(t, func(ctx context.Context) { <-ctx.Done(); ended = true })()
+	if !ended {
+		t.Error("it does not wait for the end")
 	}
 }
