@@ -85,8 +85,7 @@ func TestApex_NS(t *testing.T) {
 	peers := service("kube-system", "peers", headless, udp("dns", 53))
 	objects := []runtime.Object{namespace("kube-system"), dnsService, peers,
 		slice(dnsService, "a", endpoint("10.1.0.1"), endpoint("10.1.0.2")), slice(peers, "a", endpoint("10.1.0.3", hostname("a")), endpoint("10.1.0.4"))}
-	own := lookup{name: "no own address", ask: "cluster.local NS", answer: []string{"cluster.local. 5 IN NS ns.dns.cluster.local."},
-		extra: []string{"ns.dns.cluster.local. 5 IN A 10.1.0.9"}}
+	own := lookup{name: "no own address", ask: "cluster.local NS", answer: []string{"ns.dns.cluster.local."}, extra: []string{"ns.dns.cluster.local. 5 IN A 10.1.0.9"}}
 	for _, c := range []struct {
 		name, ip string
 		lookup   []lookup

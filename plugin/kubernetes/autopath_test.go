@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coredns/caddy"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -68,10 +67,7 @@ func TestSearchPaths(t *testing.T) {
 
 // Plugin autopath looks up clients before this plugin has started: all are unknown then.
 func TestSearchPaths_BeforeTheStart(t *testing.T) {
-	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\npods verified\n}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := parsed(t, kubernetesDirective, "kubernetes cluster.local {\npods verified\n}")
 	paths, err := k.SearchLists()
 	if err != nil {
 		t.Fatal(err)
@@ -96,10 +92,7 @@ func TestSearchPaths_PodsVerified(t *testing.T) {
 		known bool
 	}{{"", false}, {"pods disabled", false}, {"pods insecure", false}, {"pods verified", true}} {
 		t.Run(c.block, func(t *testing.T) {
-			k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+c.block+"\n}"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			k := parsed(t, kubernetesDirective, "kubernetes cluster.local {\n"+c.block+"\n}")
 			if _, err := k.SearchLists(); (err == nil) != c.known {
 				t.Errorf("error is %v", err)
 			}

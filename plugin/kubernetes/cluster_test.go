@@ -16,14 +16,21 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
+// parsed returns the handler of a block.
+func parsed(t testing.TB, d directive, block string) *Kubernetes {
+	t.Helper()
+	k, err := d.parse(caddy.NewTestController("dns", block))
+	if err != nil {
+		t.Fatalf("%s: %v", block, err)
+	}
+	return k
+}
+
 // answering returns the handler of a kubernetes block, synced with a cluster of these objects. It differs from the
 // result of setup only in the source: the selectors are applied here.
 func answering(t testing.TB, block string, objects ...runtime.Object) *Kubernetes {
 	t.Helper()
-	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", block))
-	if err != nil {
-		t.Fatalf("%s: %v", block, err)
-	}
+	k := parsed(t, kubernetesDirective, block)
 	k.attach(index.New(), func() (all []source.Status) {
 		for _, r := range k.source.Resources() {
 			all = append(all, source.Status{Resource: r, Synced: true})

@@ -11,6 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // The reasons why answers have no handles. The README lists them.
@@ -241,18 +242,12 @@ func (kind *answerKind) handles(t *testing.T) int {
 	if kind.from != "" {
 		from.address = kind.from
 	}
-	query, err := r.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	query := kit.Pack(t, r)
 	reply, err := packedReply(s.front, query, from)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := new(dns.Msg)
-	if err := m.Unpack(reply); err != nil {
-		t.Fatal(err)
-	}
+	m := kit.Unpack(t, reply)
 	if kind.list != nil && !searchlist.HasOption(m) {
 		t.Fatalf("the candidates were not tried:\n%v", m)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // sessionConn is the connection of a session, which records the invalidated handles.
@@ -233,19 +234,13 @@ func (c *sessionConn) settle(t testing.TB, ix *index.Index, session *coherence.S
 // answerOf returns the answer to a query as text without the serial, and the validity with which it is stored.
 func (s *storing) answerOf(t testing.TB, r *dns.Msg) (string, answers.Validity) {
 	t.Helper()
-	query, err := r.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	query := kit.Pack(t, r)
 	from := testClients[0]
 	packed, err := packedReply(s.front, query, from)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := new(dns.Msg)
-	if err := m.Unpack(packed); err != nil {
-		t.Fatal(err)
-	}
+	m := kit.Unpack(t, packed)
 	var text strings.Builder
 	text.WriteString(dns.RcodeToString[m.Rcode])
 	for _, rr := range slices.Concat(m.Answer, m.Extra) {

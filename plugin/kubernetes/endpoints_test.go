@@ -99,10 +99,14 @@ func placed(t testing.TB, block string) *Kubernetes {
 		objects = append(objects, s, slice(s, "a", one, endpoint("10.1.3."+octet, hostname("db-3"), onNode("n3"), inZone("west"), hint)))
 	}
 	k := answering(t, block, objects...)
-	putNode(indexOf(k), "n1", "east", "r1", "10.240.1.0/24")
-	putNode(indexOf(k), "n2", "east", "r3", "10.240.2.0/24")
-	putNode(indexOf(k), "n3", "west", "r3", "10.240.3.0/24")
+	putNodes(indexOf(k))
 	return k
+}
+
+func putNodes(ix *index.Index) {
+	putNode(ix, "n1", "east", "r1", "10.240.1.0/24")
+	putNode(ix, "n2", "east", "r3", "10.240.2.0/24")
+	putNode(ix, "n3", "west", "r3", "10.240.3.0/24")
 }
 
 // askAs returns the reply to a query from an address, with options that name the caller.

@@ -118,7 +118,7 @@ func (c *importChanges) change() string {
 		return fmt.Sprint("DeleteSlice ", ns, " ", slice)
 	case n < 55:
 		if c.reads.Topology {
-			return c.hintImport(ns, name)
+			return c.hint(func(s index.Slice) bool { return s.Namespace == ns && s.Import == name })
 		}
 		return c.changes.change()
 	case n < 58 && c.unread != nil:
@@ -195,36 +195,6 @@ func (c *importChanges) importSlice(ns, name string) *index.Slice {
 		s.Endpoints[at].Node, s.Endpoints[at].Zone = c.endpoint().Node, c.endpoint().Zone
 	}
 	return s
-}
-
-// hintImport adds hints to all or most of the endpoints of a ServiceImport.
-func (c *importChanges) hintImport(namespace, name string) string {
-	zones, nodes, share := c.IntN(3) > 0, c.IntN(2) == 0, pick(c.Rand, []int{0, 8, 10, 10, 10})
-	for _, key := range slices.SortedFunc(maps.Keys(c.m.slices), func(a, b index.Name) int {
-		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
-	}) {
-		s := c.m.slices[key]
-		if s.Namespace != namespace || s.Import != name {
-			continue
-		}
-		s.Endpoints = slices.Collect(s.All())
-		for i := range s.Endpoints {
-			e := &s.Endpoints[i]
-			e.Hints = nil
-			if (!zones && !nodes) || c.IntN(10) >= share {
-				continue
-			}
-			e.Hints = &index.Hints{}
-			if zones {
-				e.Hints.Zones = []index.Symbol{index.NewSymbol(pick(c.Rand, zoneNames))}
-			}
-			if nodes {
-				e.Hints.Nodes = []index.Symbol{index.NewSymbol(pick(c.Rand, nodeNames))}
-			}
-		}
-		c.ix.PutSlice(&s)
-	}
-	return fmt.Sprintf("hints of the import %s.%s: for zones %t, for nodes %t, share of endpoints %d of 10", name, namespace, zones, nodes, share)
 }
 
 // questions draws n queries, most of them for names of ServiceImports that may exist.

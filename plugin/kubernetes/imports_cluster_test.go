@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coredns/caddy"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,10 +86,7 @@ func addrs(t testing.TB, texts ...string) (all []netip.Addr) {
 // multiclustering is answering for a block of directive multicluster.
 func multiclustering(t testing.TB, block string, objects ...runtime.Object) *Kubernetes {
 	t.Helper()
-	k, err := multiclusterDirective.parse(caddy.NewTestController("dns", block))
-	if err != nil {
-		t.Fatalf("%s: %v", block, err)
-	}
+	k := parsed(t, multiclusterDirective, block)
 	k.attach(index.New(), nil)
 	strip := source.NewStripper(k.source)
 	for _, o := range objects {

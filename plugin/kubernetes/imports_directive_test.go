@@ -6,7 +6,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
@@ -24,8 +23,8 @@ func TestMulticluster(t *testing.T) {
 	k.localIPs = addrs(t, "10.1.0.1") // an endpoint of a Service
 	check(t, k, a("web.shop"+inSet, "10.100.0.1"), a("db.shop"+inSet, "10.2.1.1", "10.2.1.2", "10.3.1.1", "10.3.1.2", "10.7.1.1"),
 		a("db-0.eu.west-1.db.shop"+inSet, "10.3.1.1"), a("n-0.north.db.shop"+inSet, "10.7.1.1"),
-		lookup{name: "NS", ask: "clusterset.local NS", answer: []string{"clusterset.local. 5 IN NS ns.dns.clusterset.local."}, extra: []string{"ns.dns.clusterset.local. 5 IN A 10.1.0.1"}},
-		lookup{name: "NS of a reverse zone", ask: "10.in-addr.arpa NS", answer: []string{"10.in-addr.arpa. 5 IN NS ns.dns.10.in-addr.arpa."}, extra: []string{"ns.dns.10.in-addr.arpa. 5 IN A 10.1.0.1"}},
+		lookup{name: "NS", ask: "clusterset.local NS", answer: []string{"ns.dns.clusterset.local."}, extra: []string{"ns.dns.clusterset.local. 5 IN A 10.1.0.1"}},
+		lookup{name: "NS of a reverse zone", ask: "10.in-addr.arpa NS", answer: []string{"ns.dns.10.in-addr.arpa."}, extra: []string{"ns.dns.10.in-addr.arpa. 5 IN A 10.1.0.1"}},
 		lookup{name: "TXT", ask: "dns-version.clusterset.local TXT", answer: []string{`dns-version.clusterset.local. 28800 IN TXT "1.0.0"`}})
 	for _, name := range []string{"local.shop" + inSet, "pod.clusterset.local", "1.1.7.10.in-addr.arpa", "1.0.100.10.in-addr.arpa", "1.0.1.10.in-addr.arpa"} {
 		check(t, k, nxdomain(name)...)
@@ -129,18 +128,12 @@ func TestSearchPaths_NoZoneOfTheCluster(t *testing.T) {
 		"kubernetes cluster.local clusterset.local {\nmulticluster clusterset.local\npods verified\n}": nil,
 		"kubernetes clusterset.local in-addr.arpa {\nmulticluster clusterset.local\npods verified\n}":  errNoClusterZone,
 	} {
-		k, err := kubernetesDirective.parse(caddy.NewTestController("dns", block))
-		if err != nil {
-			t.Fatal(err)
-		}
+		k := parsed(t, kubernetesDirective, block)
 		if _, err := k.SearchLists(); !errors.Is(err, want) {
 			t.Errorf("%s: error is %v, want %v", block, err, want)
 		}
 	}
-	k, err := multiclusterDirective.parse(caddy.NewTestController("dns", "multicluster clusterset.local"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := parsed(t, multiclusterDirective, "multicluster clusterset.local")
 	if _, err := k.SearchLists(); err == nil {
 		t.Error("the directive multicluster has search lists")
 	}

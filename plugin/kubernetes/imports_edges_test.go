@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin/metadata"
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/coredns/coredns/request"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // readable asserts that a client can unpack a message.
@@ -109,10 +109,7 @@ func TestClusterset_TwoLines(t *testing.T) {
 // TestMulticluster_MetadataBesideKubernetes asserts that the directive does not overwrite the metadata of callers.
 func TestMulticluster_MetadataBesideKubernetes(t *testing.T) {
 	k := answering(t, "kubernetes cluster.local {\ntopology\n}", namespace("shop"))
-	beside, err := multiclusterDirective.parse(caddy.NewTestController("dns", "multicluster clusterset.local {\ntopology\n}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	beside := parsed(t, multiclusterDirective, "multicluster clusterset.local {\ntopology\n}")
 	beside.attach(index.New(), k.status)
 	indexOf(k).PutSlice(&index.Slice{Namespace: "shop", Name: "x", Service: "web", Endpoints: []index.Endpoint{
 		{Addr: parsedAddr(t, "10.240.0.1"), Node: index.NewSymbol("node-a")},
@@ -132,10 +129,7 @@ func TestClustersetStored_Fallthrough(t *testing.T) {
 	for name, inFront := range map[string]bool{"alone": false, "a cache in front": true} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := newStoring(t, "kubernetes cluster.local {\nfallthrough\n}", namespace("shop"))
-			next, err := multiclusterDirective.parse(caddy.NewTestController("dns", "multicluster cluster.local"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			next := parsed(t, multiclusterDirective, "multicluster cluster.local")
 			ix := index.New()
 			ix.PutNamespace("shop")
 			next.attach(ix, func() []source.Status { return nil })
@@ -165,11 +159,7 @@ func TestClustersetStored_NotSyncedAgain(t *testing.T) {
 			t.Fatal("NXDOMAIN is not stored")
 		}
 		indexOf(s.k).Outdate()
-		packed, err := question.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s.stored(packed, testClients[0]) != nil {
+		if s.stored(kit.Pack(t, question), testClients[0]) != nil {
 			t.Error("NXDOMAIN is stored still")
 		}
 	})

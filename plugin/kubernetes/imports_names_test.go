@@ -110,9 +110,8 @@ func TestClusterset_ZonesApart(t *testing.T) {
 	for _, name := range []string{"four", "noip", "bare", "w.east.web", "db-0.east.db", "x.east.lone", "east.db", "b-0.bare"} {
 		check(t, k, nxdomain(name+".shop.svc.cluster.local")...)
 	}
-	check(t, k, lookup{name: "SRV", ask: "db.shop.svc.cluster.local SRV",
-		answer: []string{"db.shop.svc.cluster.local. 5 IN SRV 0 100 5432 db-0.db.shop.svc.cluster.local."},
-		extra:  []string{"db-0.db.shop.svc.cluster.local. 5 IN A 10.1.0.1"}})
+	check(t, k, lookup{name: "SRV", ask: "db.shop.svc.cluster.local SRV", answer: []string{"0 100 5432 db-0.db.shop.svc.cluster.local."},
+		extra: []string{"db-0.db.shop.svc.cluster.local. 5 IN A 10.1.0.1"}})
 }
 
 // Section 2.4.1: A and AAAA of a headless one, and of its endpoints.
@@ -139,13 +138,11 @@ func TestClusterset_2_4_1_Endpoints(t *testing.T) {
 		a("w.east.web.shop"+inSet, "10.2.0.1"), // also below a ClusterSetIP
 	)
 	check(t, k, lookup{name: "SRV", ask: "db-0.east.db.shop" + inSet + " SRV",
-		answer: []string{"db-0.east.db.shop.svc.clusterset.local. 5 IN SRV 0 16 5432 db-0.east.db.shop.svc.clusterset.local.",
-			"db-0.east.db.shop.svc.clusterset.local. 5 IN SRV 0 16 8080 db-0.east.db.shop.svc.clusterset.local."},
-		extra: []string{"db-0.east.db.shop.svc.clusterset.local. 5 IN A 10.2.1.1", "db-0.east.db.shop.svc.clusterset.local. 5 IN AAAA 2001:db8:2::1"}},
+		answer: []string{"0 16 5432 db-0.east.db.shop.svc.clusterset.local.", "0 16 8080 db-0.east.db.shop.svc.clusterset.local."},
+		extra:  []string{"db-0.east.db.shop.svc.clusterset.local. 5 IN A 10.2.1.1", "db-0.east.db.shop.svc.clusterset.local. 5 IN AAAA 2001:db8:2::1"}},
 		lookup{name: "SRV below a ClusterSetIP", ask: "w.east.web.shop" + inSet + " SRV",
-			answer: []string{"w.east.web.shop.svc.clusterset.local. 5 IN SRV 0 50 80 w.east.web.shop.svc.clusterset.local.",
-				"w.east.web.shop.svc.clusterset.local. 5 IN SRV 0 50 443 w.east.web.shop.svc.clusterset.local."},
-			extra: []string{"w.east.web.shop.svc.clusterset.local. 5 IN A 10.2.0.1"}})
+			answer: []string{"0 50 80 w.east.web.shop.svc.clusterset.local.", "0 50 443 w.east.web.shop.svc.clusterset.local."},
+			extra:  []string{"w.east.web.shop.svc.clusterset.local. 5 IN A 10.2.0.1"}})
 	check(t, k, nodata("db-0.east.db.shop"+inSet, othersThanAddresses...)...)
 	check(t, k, nodata("s-0.east.only6.shop"+inSet, "A")...)
 	check(t, k, nodata("10-2-1-2.east.db.shop"+inSet, "AAAA")...)
@@ -175,13 +172,12 @@ func TestClusterset_EndpointsOfNoCluster(t *testing.T) {
 		importedSlice(db, "east", "e", endpoint("10.2.1.1", hostname("b-0"))))
 	check(t, k, a("b-0.db.shop"+inSet, "10.4.1.1"), a("10-4-1-2.db.shop"+inSet, "10.4.1.2"), a("b-1.db.shop"+inSet, "10.4.1.3"),
 		a("b-0.east.db.shop"+inSet, "10.2.1.1"), a("db.shop"+inSet, "10.4.1.1", "10.4.1.2", "10.4.1.3", "10.2.1.1"),
-		lookup{name: "SRV", ask: "_sql._tcp.db.shop" + inSet + " SRV",
-			answer: []string{"_sql._tcp.db.shop.svc.clusterset.local. 5 IN SRV 0 25 5432 b-0.db.shop.svc.clusterset.local.",
-				"_sql._tcp.db.shop.svc.clusterset.local. 5 IN SRV 0 25 5432 10-4-1-2.db.shop.svc.clusterset.local.",
-				"_sql._tcp.db.shop.svc.clusterset.local. 5 IN SRV 0 25 5432 b-1.db.shop.svc.clusterset.local.",
-				"_sql._tcp.db.shop.svc.clusterset.local. 5 IN SRV 0 25 5432 b-0.east.db.shop.svc.clusterset.local."},
-			extra: []string{"b-0.db.shop.svc.clusterset.local. 5 IN A 10.4.1.1", "10-4-1-2.db.shop.svc.clusterset.local. 5 IN A 10.4.1.2",
-				"b-1.db.shop.svc.clusterset.local. 5 IN A 10.4.1.3", "b-0.east.db.shop.svc.clusterset.local. 5 IN A 10.2.1.1"}})
+		lookup{name: "SRV", ask: "_sql._tcp.db.shop" + inSet + " SRV", answer: []string{"0 25 5432 b-0.db.shop.svc.clusterset.local.",
+			"0 25 5432 10-4-1-2.db.shop.svc.clusterset.local.", "0 25 5432 b-1.db.shop.svc.clusterset.local.",
+			"0 25 5432 b-0.east.db.shop.svc.clusterset.local."},
+			extra: []string{"b-0.db.shop.svc.clusterset.local. 5 IN A 10.4.1.1",
+				"10-4-1-2.db.shop.svc.clusterset.local. 5 IN A 10.4.1.2", "b-1.db.shop.svc.clusterset.local. 5 IN A 10.4.1.3",
+				"b-0.east.db.shop.svc.clusterset.local. 5 IN A 10.2.1.1"}})
 	check(t, k, nodata("b-0.db.shop"+inSet, othersThanAddresses...)...)
 	for _, name := range []string{"b-1.a_b.db", "b-0.a.db", "10-4-1-1.db", "b-1.east.db", "10-4-1-2.east.db", "east.db"} {
 		check(t, k, nxdomain(name+".shop"+inSet)...)
@@ -223,15 +219,11 @@ func TestClusterset_2_3_2_Ports(t *testing.T) {
 	check(t, k, web("_http._tcp"), web("_http.tcp"), web("http._tcp"), web("_._tcp"), web("_http._"), web("_HTTP._Tcp"),
 		a("_http._tcp.web.shop"+inSet, "10.100.0.1"), a("_http._tcp.web.shop"+inSet, "2001:db8:100::1"),
 		a("_sql._tcp.db.shop"+inSet, "10.2.1.1", "10.2.1.2", "10.3.1.1", "10.3.1.2"), a("_sql._tcp.db.shop"+inSet, "2001:db8:2::1"),
-		lookup{name: "headless", ask: "_sql._tcp.db.shop" + inSet + " SRV",
-			answer: []string{
-				"_sql._tcp.db.shop.svc.clusterset.local. 5 IN SRV 0 16 5432 db-0.east.db.shop.svc.clusterset.local.",
-				"_sql._tcp.db.shop.svc.clusterset.local. 5 IN SRV 0 16 5432 10-2-1-2.east.db.shop.svc.clusterset.local.",
-				"_sql._tcp.db.shop.svc.clusterset.local. 5 IN SRV 0 16 5432 db-0.eu.west-1.db.shop.svc.clusterset.local.",
-				"_sql._tcp.db.shop.svc.clusterset.local. 5 IN SRV 0 16 5432 db-1.eu.west-1.db.shop.svc.clusterset.local."},
-			extra: []string{
-				"db-0.east.db.shop.svc.clusterset.local. 5 IN A 10.2.1.1", "db-0.east.db.shop.svc.clusterset.local. 5 IN AAAA 2001:db8:2::1",
-				"10-2-1-2.east.db.shop.svc.clusterset.local. 5 IN A 10.2.1.2",
+		lookup{name: "headless", ask: "_sql._tcp.db.shop" + inSet + " SRV", answer: []string{"0 16 5432 db-0.east.db.shop.svc.clusterset.local.",
+			"0 16 5432 10-2-1-2.east.db.shop.svc.clusterset.local.", "0 16 5432 db-0.eu.west-1.db.shop.svc.clusterset.local.",
+			"0 16 5432 db-1.eu.west-1.db.shop.svc.clusterset.local."},
+			extra: []string{"db-0.east.db.shop.svc.clusterset.local. 5 IN A 10.2.1.1",
+				"db-0.east.db.shop.svc.clusterset.local. 5 IN AAAA 2001:db8:2::1", "10-2-1-2.east.db.shop.svc.clusterset.local. 5 IN A 10.2.1.2",
 				"db-0.eu.west-1.db.shop.svc.clusterset.local. 5 IN A 10.3.1.1", "db-1.eu.west-1.db.shop.svc.clusterset.local. 5 IN A 10.3.1.2"}})
 	check(t, k, nodata("_http._tcp.web.shop"+inSet, othersThanAddresses...)...)
 	check(t, k, nodata("_http._tcp.noip.shop"+inSet)...)
@@ -245,20 +237,16 @@ func TestClusterset_2_3_2_Ports(t *testing.T) {
 func TestClusterset_SRVOfAllPorts(t *testing.T) {
 	k := answering(t, clusterset(), clustersetObjects()...)
 	check(t, k,
-		lookup{name: "tcp/42 and udp/42 are one", ask: "both.shop" + inSet + " SRV",
-			answer: []string{"both.shop.svc.clusterset.local. 5 IN SRV 0 50 42 both.shop.svc.clusterset.local."},
-			extra:  []string{"both.shop.svc.clusterset.local. 5 IN A 10.100.0.6"}},
+		lookup{name: "tcp/42 and udp/42 are one", ask: "both.shop" + inSet + " SRV", answer: []string{"0 50 42 both.shop.svc.clusterset.local."},
+			extra: []string{"both.shop.svc.clusterset.local. 5 IN A 10.100.0.6"}},
 		lookup{name: "two ports, two addresses", ask: "web.shop" + inSet + " SRV",
-			answer: []string{"web.shop.svc.clusterset.local. 5 IN SRV 0 25 80 web.shop.svc.clusterset.local.",
-				"web.shop.svc.clusterset.local. 5 IN SRV 0 25 443 web.shop.svc.clusterset.local."},
-			extra: []string{"web.shop.svc.clusterset.local. 5 IN A 10.100.0.1", "web.shop.svc.clusterset.local. 5 IN AAAA 2001:db8:100::1"}},
+			answer: []string{"0 25 80 web.shop.svc.clusterset.local.", "0 25 443 web.shop.svc.clusterset.local."},
+			extra:  []string{"web.shop.svc.clusterset.local. 5 IN A 10.100.0.1", "web.shop.svc.clusterset.local. 5 IN AAAA 2001:db8:100::1"}},
 		lookup{name: "headless, of no cluster", ask: "bare.shop" + inSet + " SRV",
-			answer: []string{"bare.shop.svc.clusterset.local. 5 IN SRV 0 50 5432 b-0.bare.shop.svc.clusterset.local.",
-				"bare.shop.svc.clusterset.local. 5 IN SRV 0 50 5432 10-4-1-2.bare.shop.svc.clusterset.local."},
-			extra: []string{"b-0.bare.shop.svc.clusterset.local. 5 IN A 10.4.1.1", "10-4-1-2.bare.shop.svc.clusterset.local. 5 IN A 10.4.1.2"}},
-		lookup{name: "headless, IPv6", ask: "only6.shop" + inSet + " SRV",
-			answer: []string{"only6.shop.svc.clusterset.local. 5 IN SRV 0 100 5432 s-0.east.only6.shop.svc.clusterset.local."},
-			extra:  []string{"s-0.east.only6.shop.svc.clusterset.local. 5 IN AAAA 2001:db8:2::6"}})
+			answer: []string{"0 50 5432 b-0.bare.shop.svc.clusterset.local.", "0 50 5432 10-4-1-2.bare.shop.svc.clusterset.local."},
+			extra:  []string{"b-0.bare.shop.svc.clusterset.local. 5 IN A 10.4.1.1", "10-4-1-2.bare.shop.svc.clusterset.local. 5 IN A 10.4.1.2"}},
+		lookup{name: "headless, IPv6", ask: "only6.shop" + inSet + " SRV", answer: []string{"0 100 5432 s-0.east.only6.shop.svc.clusterset.local."},
+			extra: []string{"s-0.east.only6.shop.svc.clusterset.local. 5 IN AAAA 2001:db8:2::6"}})
 	m := ask(t, k, "db.shop"+inSet+" SRV")
 	if len(m.Answer) != 8 || len(m.Extra) != 5 {
 		t.Errorf("four endpoints with two ports have %d records and %d addresses:\n%v", len(m.Answer), len(m.Extra), m)
@@ -385,8 +373,7 @@ func TestClusterset_CaseInsensitive(t *testing.T) {
 		a("db-0.eu.west.db.shop"+inSet, "10.6.1.2"), a("db-0.EU.WEST.db.shop"+inSet, "10.6.1.2"),
 		a("WEB.Shop.sVc.ClusterSet.LOCAL", "10.100.0.1"), a("DB.shop.svc.clusterset.local", "10.6.1.1", "10.6.1.2"),
 		lookup{name: "SRV of a ClusterSetIP", ask: "_Http._TCP.WEB.shop.svc.ClusterSet.local SRV",
-			answer: []string{"_Http._TCP.WEB.shop.svc.ClusterSet.local. 5 IN SRV 0 100 80 web.shop.svc.ClusterSet.local."},
-			extra:  []string{"web.shop.svc.ClusterSet.local. 5 IN A 10.100.0.1"}})
+			answer: []string{"0 100 80 web.shop.svc.ClusterSet.local."}, extra: []string{"web.shop.svc.ClusterSet.local. 5 IN A 10.100.0.1"}})
 	m := ask(t, k, "_sql._tcp.db.shop"+inSet+" SRV")
 	var targets []string
 	for _, rr := range m.Answer {
@@ -413,9 +400,9 @@ func TestClusterset_NoPointers(t *testing.T) {
 		t.Run(zones, func(t *testing.T) {
 			k := answering(t, "kubernetes 10.in-addr.arpa "+zones+" 8.b.d.0.1.0.0.2.ip6.arpa {\nmulticluster clusterset.local\n}", objects...)
 			check(t, k,
-				lookup{name: "endpoint of both clusters' objects", ask: "1.0.1.10.in-addr.arpa PTR", answer: []string{"1.0.1.10.in-addr.arpa. 5 IN PTR db-0.db.shop.svc.cluster.local."}},
-				lookup{name: "one slice of both", ask: "2.0.1.10.in-addr.arpa PTR", answer: []string{"2.0.1.10.in-addr.arpa. 5 IN PTR db-1.db.shop.svc.cluster.local."}},
-				lookup{name: "ClusterIP and ClusterSetIP", ask: "9.0.100.10.in-addr.arpa PTR", answer: []string{"9.0.100.10.in-addr.arpa. 5 IN PTR vip.shop.svc.cluster.local."}})
+				lookup{name: "endpoint of both clusters' objects", ask: "1.0.1.10.in-addr.arpa PTR", answer: []string{"db-0.db.shop.svc.cluster.local."}},
+				lookup{name: "one slice of both", ask: "2.0.1.10.in-addr.arpa PTR", answer: []string{"db-1.db.shop.svc.cluster.local."}},
+				lookup{name: "ClusterIP and ClusterSetIP", ask: "9.0.100.10.in-addr.arpa PTR", answer: []string{"vip.shop.svc.cluster.local."}})
 			six := func(ip string) string { return strings.TrimSuffix(reverse(parsedAddr(t, ip)), ".") }
 			for _, name := range []string{"1.0.100.10.in-addr.arpa", "1.0.2.10.in-addr.arpa", "1.1.2.10.in-addr.arpa", six("2001:db8:100::1"), six("2001:db8:2::1")} {
 				check(t, k, nxdomain(name)...)
@@ -445,9 +432,8 @@ func TestClusterset_SliceOfBoth(t *testing.T) {
 	check(t, k, a("db.shop"+inSet, "10.1.0.1", "10.1.0.2"), a("db-0.west.db.shop"+inSet, "10.1.0.1"),
 		a("store.shop.svc.cluster.local", "10.1.0.1", "10.1.0.2"), a("db-0.store.shop.svc.cluster.local", "10.1.0.1"),
 		lookup{name: "SRV of the Service has no cluster in it", ask: "_sql._tcp.store.shop.svc.cluster.local SRV",
-			answer: []string{"_sql._tcp.store.shop.svc.cluster.local. 5 IN SRV 0 50 5432 db-0.store.shop.svc.cluster.local.",
-				"_sql._tcp.store.shop.svc.cluster.local. 5 IN SRV 0 50 5432 10-1-0-2.store.shop.svc.cluster.local."},
-			extra: []string{"db-0.store.shop.svc.cluster.local. 5 IN A 10.1.0.1", "10-1-0-2.store.shop.svc.cluster.local. 5 IN A 10.1.0.2"}})
+			answer: []string{"0 50 5432 db-0.store.shop.svc.cluster.local.", "0 50 5432 10-1-0-2.store.shop.svc.cluster.local."},
+			extra:  []string{"db-0.store.shop.svc.cluster.local. 5 IN A 10.1.0.1", "10-1-0-2.store.shop.svc.cluster.local. 5 IN A 10.1.0.2"}})
 	for _, name := range []string{"db.shop.svc.cluster.local", "store.shop" + inSet, "db-0.west.store.shop.svc.cluster.local", "db-0.db.shop" + inSet} {
 		check(t, k, nxdomain(name)...)
 	}

@@ -181,10 +181,7 @@ func TestParseMulticluster(t *testing.T) {
 // Blocks that read the same records share a source; ServiceImports need other records.
 func TestSourceIdentity_Clusterset(t *testing.T) {
 	identity := func(block string) string {
-		k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local clusterset.local {\n"+block+"\n}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		k := parsed(t, kubernetesDirective, "kubernetes cluster.local clusterset.local {\n"+block+"\n}")
 		return k.sourceIdentity()
 	}
 	const set = "multicluster clusterset.local\n"
@@ -208,10 +205,7 @@ func TestSourceIdentity_Clusterset(t *testing.T) {
 			t.Errorf("%q is not read from the same source as %q", one, other)
 		}
 	}
-	k, err := multiclusterDirective.parse(caddy.NewTestController("dns", "multicluster clusterset.local"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := parsed(t, multiclusterDirective, "multicluster clusterset.local")
 	if other, ok := seen[k.sourceIdentity()]; ok {
 		t.Errorf("the directive multicluster has the source of %q", other)
 	}

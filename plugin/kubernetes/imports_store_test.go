@@ -205,14 +205,7 @@ func TestClustersetStored_Until(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, _ := newStoring(t, clusterset(c.options), clustersetObjects()...)
-			e := s.storedFor(t, questionFor(t, c.ask))
-			if e == nil || !e.Fresh(answers.Now()) {
-				t.Fatal("the answer is not stored")
-			}
-			c.change(indexOf(s.k))
-			if got := e.Fresh(answers.Now()); got != c.outlives {
-				t.Errorf("the answer is valid afterwards: %v, want %v", got, c.outlives)
-			}
+			s.checkUntil(t, questionFor(t, c.ask), c.change, c.outlives)
 		})
 	}
 }

@@ -67,9 +67,7 @@ func placedImports(t testing.TB, block string) *Kubernetes {
 		}
 	}
 	k := answering(t, block, objects...)
-	putNode(indexOf(k), "n1", "east", "r1", "10.240.1.0/24")
-	putNode(indexOf(k), "n2", "east", "r3", "10.240.2.0/24")
-	putNode(indexOf(k), "n3", "west", "r3", "10.240.3.0/24")
+	putNodes(indexOf(k))
 	indexOf(k).SetClusterID(index.NewSymbol("west"))
 	return k
 }

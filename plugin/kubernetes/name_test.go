@@ -102,34 +102,47 @@ var parsedNames = []string{
 	`a\.b.shop.svc.cluster.local.`, `\\.shop.svc.cluster.local.`, `a\000b.shop.svc.cluster.local.`, "svc.svc.svc.svc.svc.cluster.local.",
 }
 
-func TestParseName(t *testing.T) {
-	for _, name := range parsedNames {
-		for _, zone := range []string{"cluster.local.", "local.", "."} {
-			agrees(t, name, zone, false)
-			agrees(t, name, zone, true)
+func TestParseName(t *testing.T) { eachName(t, parsedNames, "cluster.local.", agreesBoth) }
+
+func FuzzParseName(f *testing.F) { fuzzNames(f, parsedNames, "cluster.local.", agreesBoth) }
+
+func agreesBoth(t *testing.T, name, zone string) {
+	t.Helper()
+	agrees(t, name, zone, false)
+	agrees(t, name, zone, true)
+}
+
+// eachName parses names in their zone and in those above it.
+func eachName(t *testing.T, names []string, zone string, agrees func(t *testing.T, name, zone string)) {
+	for _, name := range names {
+		for _, zone := range []string{zone, "local.", "."} {
+			if dns.IsSubDomain(zone, name) {
+				agrees(t, name, zone)
+			}
 		}
 	}
 }
 
-func FuzzParseName(f *testing.F) {
-	for _, name := range parsedNames {
-		wire := make([]byte, 256)
-		n, err := dns.PackDomainName(name, wire, 0, nil, false)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(wire[:n], true)
+// fuzzNames is eachName for names in wire form.
+func fuzzNames(f *testing.F, names []string, zone string, agrees func(t *testing.T, name, zone string)) {
+	for _, name := range names {
+		f.Add(wireName(f, name))
 	}
-	f.Fuzz(func(t *testing.T, wire []byte, zonal bool) {
+	f.Fuzz(func(t *testing.T, wire []byte) {
 		name, _, err := dns.UnpackDomainName(wire, 0)
 		if err != nil {
 			t.Skip()
 		}
-		name = strings.ToLower(name)
-		for _, zone := range []string{"cluster.local.", "local.", "."} {
-			if dns.IsSubDomain(zone, name) {
-				agrees(t, name, zone, zonal)
-			}
-		}
+		eachName(t, []string{strings.ToLower(name)}, zone, agrees)
 	})
+}
+
+func wireName(t testing.TB, name string) []byte {
+	t.Helper()
+	wire := make([]byte, 256)
+	n, err := dns.PackDomainName(name, wire, 0, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wire[:n]
 }

@@ -23,10 +23,7 @@ current-context: there
 `
 
 func TestParse_Defaults(t *testing.T) {
-	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := parsed(t, kubernetesDirective, "kubernetes cluster.local")
 	if k.ttl != 5 || k.pods != podsDisabled || k.startupTimeout != 5*time.Second || !k.source.Endpoints || k.source.Pods || k.source.Zones ||
 		k.source.EndpointPodNames || k.ignoreEmpty || k.from.Manifests != "" || len(k.namespaces) != 0 || len(k.Fall.Zones) != 0 ||
 		k.from.Connection != (apiserver.Connection{}) || k.source.Labels != nil || k.source.NamespaceLabels != nil || k.upstream == nil || k.coherent {
@@ -121,10 +118,7 @@ func TestParse_Accepted(t *testing.T) {
 		}},
 	} {
 		t.Run(c.block, func(t *testing.T) {
-			k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+c.block+"\n}"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			k := parsed(t, kubernetesDirective, "kubernetes cluster.local {\n"+c.block+"\n}")
 			if !c.ok(k) {
 				t.Errorf("%+v", k.options)
 			}
@@ -272,10 +266,7 @@ func TestParse_KubeconfigBeatsEndpoint(t *testing.T) {
 
 // In CoreDNS these options have no effect: they are set after the clients are created.
 func TestBug_LimitsTakeEffect(t *testing.T) {
-	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\nendpoint http://127.0.0.1:1\napiserver_qps 77\napiserver_burst 3\napiserver_max_inflight 1\n}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := parsed(t, kubernetesDirective, "kubernetes cluster.local {\nendpoint http://127.0.0.1:1\napiserver_qps 77\napiserver_burst 3\napiserver_max_inflight 1\n}")
 	config, err := k.from.Connection.RESTConfig()
 	if err != nil {
 		t.Fatal(err)

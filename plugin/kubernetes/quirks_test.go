@@ -22,9 +22,8 @@ func quirky(t *testing.T, block string) *Kubernetes {
 
 func TestQuirk_Underscores(t *testing.T) {
 	srv := func(owner string) lookup {
-		return lookup{name: owner, ask: owner + ".web.shop.svc.cluster.local SRV",
-			answer: []string{owner + ".web.shop.svc.cluster.local. 5 IN SRV 0 100 80 web.shop.svc.cluster.local."},
-			extra:  []string{"web.shop.svc.cluster.local. 5 IN A 10.0.0.1"}}
+		return lookup{name: owner, ask: owner + ".web.shop.svc.cluster.local SRV", answer: []string{"0 100 80 web.shop.svc.cluster.local."},
+			extra: []string{"web.shop.svc.cluster.local. 5 IN A 10.0.0.1"}}
 	}
 	check(t, quirky(t, "kubernetes cluster.local"),
 		srv("_http._tcp"), srv("http.tcp"), srv("_http.tcp"), srv("http._tcp"), srv("_http._"), srv("_._tcp"), srv("_HTTP._Tcp"),
@@ -33,21 +32,17 @@ func TestQuirk_Underscores(t *testing.T) {
 		lookup{name: "one label is an endpoint, headless", ask: "_tcp.db.shop.svc.cluster.local SRV", rcode: dns.RcodeNameError},
 		lookup{name: "one label is an endpoint, A", ask: "_tcp.web.shop.svc.cluster.local A", rcode: dns.RcodeNameError},
 		lookup{name: "alone it is any", ask: "_._.web.shop.svc.cluster.local SRV",
-			answer: []string{"_._.web.shop.svc.cluster.local. 5 IN SRV 0 50 80 web.shop.svc.cluster.local.",
-				"_._.web.shop.svc.cluster.local. 5 IN SRV 0 50 443 web.shop.svc.cluster.local."},
-			extra: []string{"web.shop.svc.cluster.local. 5 IN A 10.0.0.1"}},
+			answer: []string{"0 50 80 web.shop.svc.cluster.local.", "0 50 443 web.shop.svc.cluster.local."},
+			extra:  []string{"web.shop.svc.cluster.local. 5 IN A 10.0.0.1"}},
 		lookup{name: "alone it is no endpoint", ask: "_.web.shop.svc.cluster.local A", rcode: dns.RcodeNameError},
 	)
 }
 
 func TestQuirk_AddressesAtPortNames(t *testing.T) {
 	check(t, quirky(t, "kubernetes cluster.local"),
-		lookup{name: "ClusterIP A", ask: "_http._tcp.dual.shop.svc.cluster.local A",
-			answer: []string{"_http._tcp.dual.shop.svc.cluster.local. 5 IN A 10.0.0.2"}},
-		lookup{name: "ClusterIP AAAA", ask: "_http._tcp.dual.shop.svc.cluster.local AAAA",
-			answer: []string{"_http._tcp.dual.shop.svc.cluster.local. 5 IN AAAA 2001:db8::2"}},
-		lookup{name: "headless", ask: "sql.tcp.db.shop.svc.cluster.local A",
-			answer: []string{"sql.tcp.db.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
+		lookup{name: "ClusterIP A", ask: "_http._tcp.dual.shop.svc.cluster.local A", answer: []string{"10.0.0.2"}},
+		lookup{name: "ClusterIP AAAA", ask: "_http._tcp.dual.shop.svc.cluster.local AAAA", answer: []string{"2001:db8::2"}},
+		lookup{name: "headless", ask: "sql.tcp.db.shop.svc.cluster.local A", answer: []string{"10.1.0.1"}},
 		lookup{name: "no such port", ask: "_http._udp.dual.shop.svc.cluster.local A", rcode: dns.RcodeNameError},
 		lookup{name: "headless, no such port", ask: "http.tcp.db.shop.svc.cluster.local A", rcode: dns.RcodeNameError},
 		lookup{name: "other type", ask: "_http._tcp.dual.shop.svc.cluster.local TXT"},
@@ -94,22 +89,18 @@ func TestQuirk_SRVWeights(t *testing.T) {
 	k := answering(t, "kubernetes cluster.local", objects...)
 	check(t, k,
 		lookup{name: "dual stack, one target", ask: "_http._tcp.dual.shop.svc.cluster.local SRV",
-			answer: []string{"_http._tcp.dual.shop.svc.cluster.local. 5 IN SRV 0 50 80 dual.shop.svc.cluster.local."},
+			answer: []string{"0 50 80 dual.shop.svc.cluster.local."},
 			extra:  []string{"dual.shop.svc.cluster.local. 5 IN A 10.0.0.2", "dual.shop.svc.cluster.local. 5 IN AAAA 2001:db8::2"}},
-		lookup{name: "the same endpoint twice", ask: "twice.shop.svc.cluster.local SRV",
-			answer: []string{"twice.shop.svc.cluster.local. 5 IN SRV 0 50 80 x.twice.shop.svc.cluster.local."},
-			extra:  []string{"x.twice.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
+		lookup{name: "the same endpoint twice", ask: "twice.shop.svc.cluster.local SRV", answer: []string{"0 50 80 x.twice.shop.svc.cluster.local."},
+			extra: []string{"x.twice.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
 		lookup{name: "no ports", ask: "portless.shop.svc.cluster.local SRV"},
-		lookup{name: "no ports, A", ask: "portless.shop.svc.cluster.local A",
-			answer: []string{"portless.shop.svc.cluster.local. 5 IN A 10.1.0.5"}},
+		lookup{name: "no ports, A", ask: "portless.shop.svc.cluster.local A", answer: []string{"10.1.0.5"}},
 		lookup{name: "no ports, port name", ask: "_http._tcp.portless.shop.svc.cluster.local SRV", rcode: dns.RcodeNameError},
 		lookup{name: "a port without a number", ask: "_http._tcp.nonumber.shop.svc.cluster.local SRV"},
 		lookup{name: "an endpoint without ports counts", ask: "mixed.shop.svc.cluster.local SRV",
-			answer: []string{"mixed.shop.svc.cluster.local. 5 IN SRV 0 50 80 x.mixed.shop.svc.cluster.local."},
-			extra:  []string{"x.mixed.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
+			answer: []string{"0 50 80 x.mixed.shop.svc.cluster.local."}, extra: []string{"x.mixed.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
 		lookup{name: "an endpoint without ports does not count at a port", ask: "http.tcp.mixed.shop.svc.cluster.local SRV",
-			answer: []string{"http.tcp.mixed.shop.svc.cluster.local. 5 IN SRV 0 100 80 x.mixed.shop.svc.cluster.local."},
-			extra:  []string{"x.mixed.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
+			answer: []string{"0 100 80 x.mixed.shop.svc.cluster.local."}, extra: []string{"x.mixed.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
 	)
 	t.Run("at least 1", func(t *testing.T) {
 		m := ask(t, k, "many.shop.svc.cluster.local SRV")
@@ -123,13 +114,11 @@ func TestQuirk_SRVWeights(t *testing.T) {
 func TestQuirk_UnnamedPorts(t *testing.T) {
 	db := service("shop", "db", headless, udp("", 53))
 	check(t, answering(t, "kubernetes cluster.local", namespace("shop"), db, slice(db, "a", endpoint("10.1.0.1", hostname("x")))),
-		lookup{name: "by protocol", ask: "_._udp.db.shop.svc.cluster.local SRV",
-			answer: []string{"_._udp.db.shop.svc.cluster.local. 5 IN SRV 0 100 53 x.db.shop.svc.cluster.local."},
-			extra:  []string{"x.db.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
+		lookup{name: "by protocol", ask: "_._udp.db.shop.svc.cluster.local SRV", answer: []string{"0 100 53 x.db.shop.svc.cluster.local."},
+			extra: []string{"x.db.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
 		lookup{name: "other protocol", ask: "_._tcp.db.shop.svc.cluster.local SRV", rcode: dns.RcodeNameError},
-		lookup{name: "of the Service", ask: "db.shop.svc.cluster.local SRV",
-			answer: []string{"db.shop.svc.cluster.local. 5 IN SRV 0 100 53 x.db.shop.svc.cluster.local."},
-			extra:  []string{"x.db.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
+		lookup{name: "of the Service", ask: "db.shop.svc.cluster.local SRV", answer: []string{"0 100 53 x.db.shop.svc.cluster.local."},
+			extra: []string{"x.db.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
 	)
 }
 
@@ -137,12 +126,11 @@ func TestQuirk_EndpointsOfClusterIP(t *testing.T) {
 	web := service("shop", "web", []string{"10.0.0.1"}, tcp("http", 80))
 	k := answering(t, allZones, namespace("shop"), web, slice(web, "a", endpoint("10.1.0.1", hostname("x")), endpoint("10.1.0.2", notReady)))
 	check(t, k,
-		lookup{name: "A", ask: "x.web.shop.svc.cluster.local A", answer: []string{"x.web.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
-		lookup{name: "SRV", ask: "x.web.shop.svc.cluster.local SRV",
-			answer: []string{"x.web.shop.svc.cluster.local. 5 IN SRV 0 100 80 x.web.shop.svc.cluster.local."},
-			extra:  []string{"x.web.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
+		lookup{name: "A", ask: "x.web.shop.svc.cluster.local A", answer: []string{"10.1.0.1"}},
+		lookup{name: "SRV", ask: "x.web.shop.svc.cluster.local SRV", answer: []string{"0 100 80 x.web.shop.svc.cluster.local."},
+			extra: []string{"x.web.shop.svc.cluster.local. 5 IN A 10.1.0.1"}},
 		lookup{name: "not ready", ask: "10-1-0-2.web.shop.svc.cluster.local A", rcode: dns.RcodeNameError},
-		lookup{name: "PTR", ask: "1.0.1.10.in-addr.arpa PTR", answer: []string{"1.0.1.10.in-addr.arpa. 5 IN PTR x.web.shop.svc.cluster.local."}},
+		lookup{name: "PTR", ask: "1.0.1.10.in-addr.arpa PTR", answer: []string{"x.web.shop.svc.cluster.local."}},
 	)
 }
 
@@ -157,9 +145,9 @@ func TestQuirk_Pointers(t *testing.T) {
 		slice(b, "1", endpoint("10.1.0.1")), slice(other, "1", endpoint("10.1.0.1")))
 	check(t, k,
 		lookup{name: "one for each Service and name, in the first zone", ask: "1.0.1.10.in-addr.arpa PTR", answer: []string{
-			"1.0.1.10.in-addr.arpa. 5 IN PTR x.a.shop.svc.first.local.", "1.0.1.10.in-addr.arpa. 5 IN PTR y.a.shop.svc.first.local.",
-			"1.0.1.10.in-addr.arpa. 5 IN PTR 10-1-0-1.b.shop.svc.first.local.", "1.0.1.10.in-addr.arpa. 5 IN PTR 10-1-0-1.a.other.svc.first.local."}},
-		lookup{name: "ClusterIP first", ask: "9.0.1.10.in-addr.arpa PTR", answer: []string{"9.0.1.10.in-addr.arpa. 5 IN PTR vip.shop.svc.first.local."}},
+			"x.a.shop.svc.first.local.", "y.a.shop.svc.first.local.",
+			"10-1-0-1.b.shop.svc.first.local.", "10-1-0-1.a.other.svc.first.local."}},
+		lookup{name: "ClusterIP first", ask: "9.0.1.10.in-addr.arpa PTR", answer: []string{"vip.shop.svc.first.local."}},
 		lookup{name: "other type", ask: "9.0.1.10.in-addr.arpa A"},
 		lookup{name: "in no reverse zone", ask: "web.shop.svc.first.local PTR", rcode: dns.RcodeNameError},
 		lookup{name: "of a Service name", ask: "vip.shop.svc.first.local PTR"},
@@ -207,18 +195,17 @@ func TestQuirk_IgnoreEmpty(t *testing.T) {
 	check(t, answering(t, "kubernetes cluster.local {\nignore empty_service\n}", objects...),
 		lookup{name: "none ready", ask: "web.shop.svc.cluster.local A", rcode: dns.RcodeNameError},
 		lookup{name: "none ready, SRV", ask: "_http._tcp.web.shop.svc.cluster.local SRV", rcode: dns.RcodeNameError},
-		lookup{name: "one ready", ask: "full.shop.svc.cluster.local A", answer: []string{"full.shop.svc.cluster.local. 5 IN A 10.0.0.2"}},
-		lookup{name: "ExternalName stays", ask: "ext.shop.svc.cluster.local CNAME",
-			answer: []string{"ext.shop.svc.cluster.local. 5 IN CNAME web.shop.svc.cluster.local."}},
+		lookup{name: "one ready", ask: "full.shop.svc.cluster.local A", answer: []string{"10.0.0.2"}},
+		lookup{name: "ExternalName stays", ask: "ext.shop.svc.cluster.local CNAME", answer: []string{"web.shop.svc.cluster.local."}},
 		lookup{name: "ExternalName to one", ask: "ext.shop.svc.cluster.local A"},
 	)
 	check(t, answering(t, "kubernetes cluster.local", objects...),
-		lookup{name: "not ignored", ask: "web.shop.svc.cluster.local A", answer: []string{"web.shop.svc.cluster.local. 5 IN A 10.0.0.1"}})
+		lookup{name: "not ignored", ask: "web.shop.svc.cluster.local A", answer: []string{"10.0.0.1"}})
 }
 
 func TestQuirk_NoEndpoints(t *testing.T) {
 	check(t, quirky(t, "kubernetes cluster.local {\nnoendpoints\n}"),
-		lookup{name: "ClusterIP", ask: "web.shop.svc.cluster.local A", answer: []string{"web.shop.svc.cluster.local. 5 IN A 10.0.0.1"}},
+		lookup{name: "ClusterIP", ask: "web.shop.svc.cluster.local A", answer: []string{"10.0.0.1"}},
 		lookup{name: "headless", ask: "db.shop.svc.cluster.local A", rcode: dns.RcodeNameError},
 		lookup{name: "endpoint", ask: "db-0.db.shop.svc.cluster.local A", rcode: dns.RcodeNameError},
 	)
@@ -231,12 +218,12 @@ func TestQuirk_Namespaces(t *testing.T) {
 	for _, block := range []string{"namespaces shop missing", "namespace_labels name=shop"} {
 		t.Run(block, func(t *testing.T) {
 			check(t, answering(t, allZones+" {\npods insecure\n"+block+"\n}", objects...),
-				lookup{name: "in", ask: "web.shop.svc.cluster.local A", answer: []string{"web.shop.svc.cluster.local. 5 IN A 10.0.0.1"}},
+				lookup{name: "in", ask: "web.shop.svc.cluster.local A", answer: []string{"10.0.0.1"}},
 				lookup{name: "out", ask: "web.other.svc.cluster.local A", rcode: dns.RcodeNameError},
 				lookup{name: "out, itself", ask: "other.svc.cluster.local A", rcode: dns.RcodeNameError},
 				lookup{name: "out, pod", ask: "10-1-0-7.other.pod.cluster.local A", rcode: dns.RcodeNameError},
 				lookup{name: "out, PTR", ask: "2.0.0.10.in-addr.arpa PTR", rcode: dns.RcodeNameError},
-				lookup{name: "in, PTR", ask: "1.0.0.10.in-addr.arpa PTR", answer: []string{"1.0.0.10.in-addr.arpa. 5 IN PTR web.shop.svc.cluster.local."}},
+				lookup{name: "in, PTR", ask: "1.0.0.10.in-addr.arpa PTR", answer: []string{"web.shop.svc.cluster.local."}},
 				lookup{name: "without its namespace", ask: "web.missing.svc.cluster.local A", rcode: dns.RcodeNameError},
 				lookup{name: "without its namespace, PTR", ask: "3.0.0.10.in-addr.arpa PTR", rcode: dns.RcodeNameError},
 			)

@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"testing"
 
-	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin/ready"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
@@ -41,10 +40,7 @@ func TestReady(t *testing.T) {
 
 // Plugin ready checks before the kubernetes plugin has started, too.
 func TestReady_BeforeTheStart(t *testing.T) {
-	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := parsed(t, kubernetesDirective, "kubernetes cluster.local")
 	if k.Ready() {
 		t.Error("ready before the start")
 	}

@@ -63,19 +63,19 @@ func FuzzServeDNS(f *testing.F) {
 	names := append([]string{"dns-version.cluster.local.", "ns.dns.cluster.local.", "dns.cluster.local.", "out.shop.svc.cluster.local.", "in.shop.svc.cluster.local.",
 		"dead.shop.svc.cluster.local.", "self.shop.svc.cluster.local.", "1.0.0.10.in-addr.arpa.", "2.0.1.10.in-addr.arpa.", "10.in-addr.arpa.", "ns.dns.10.in-addr.arpa.",
 		"1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa.", "Web.SHOP.svc.Cluster.Local.", "2001-db8--7.shop.pod.cluster.local."}, parsedNames...)
-	for _, name := range names {
-		wire := make([]byte, 256)
-		n, err := dns.PackDomainName(name, wire, 0, nil, false)
-		if err != nil {
-			f.Fatal(err)
-		}
-		for _, qtype := range []uint16{dns.TypeA, dns.TypeSRV, dns.TypeNS, dns.TypePTR} {
-			f.Add(wire[:n], qtype)
-		}
-	}
 	var servers []*Kubernetes
 	for _, options := range []string{"pods insecure", "pods verified\nzonal\nendpoint_pod_names"} {
 		servers = append(servers, smallCluster(f, allZones+" {\n"+options+"\n}"))
+	}
+	fuzzServe(f, names, servers)
+}
+
+// fuzzServe checks the properties of every reply, and that a name exists for all types or for none.
+func fuzzServe(f *testing.F, names []string, servers []*Kubernetes) {
+	for _, name := range names {
+		for _, qtype := range []uint16{dns.TypeA, dns.TypeSRV, dns.TypeNS, dns.TypePTR} {
+			f.Add(wireName(f, name), qtype)
+		}
 	}
 	f.Fuzz(func(t *testing.T, name []byte, qtype uint16) {
 		if question(name, qtype) == nil || qtype == dns.TypeAXFR || qtype == dns.TypeIXFR {
@@ -151,12 +151,7 @@ func FuzzSearch(f *testing.F) {
 			f.Fatalf("%v is no search list", list)
 		}
 		for _, base := range []string{"web", "out.shop", "10-1-0-7.shop", `w\.b`, "Web.SHOP.svc"} {
-			wire := make([]byte, 256)
-			n, err := dns.PackDomainName(base+"."+list[0], wire, 0, nil, false)
-			if err != nil {
-				f.Fatal(err)
-			}
-			f.Add(wire[:n], []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeCNAME}[i%4], data)
+			f.Add(wireName(f, base+"."+list[0]), []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeCNAME}[i%4], data)
 		}
 	}
 	f.Add([]byte("\x03web\x04shop\x00"), dns.TypeA, []byte("\x04shop\x00"))

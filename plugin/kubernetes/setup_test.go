@@ -166,10 +166,7 @@ func TestShutdownBeforeStart(t *testing.T) {
 func TestSourceIdentity(t *testing.T) {
 	config := kit.File(t, "kubeconfig", kubeconfig)
 	identity := func(block string) string {
-		k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+block+"\n}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		k := parsed(t, kubernetesDirective, "kubernetes cluster.local {\n"+block+"\n}")
 		return k.sourceIdentity()
 	}
 	// Each configuration reads other data, or from another source.

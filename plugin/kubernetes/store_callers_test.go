@@ -24,6 +24,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // nodesApart are three nodes, each in its own zone. The second octet of the addresses of endpoints and clients has the
@@ -224,18 +225,12 @@ func TestStored_CallersOverTCP(t *testing.T) {
 	n := newNodesApart(indexOf(s.k))
 	for node := 1; node <= apartNodes; node++ {
 		r := asNode(node, "local.shop.svc.cluster.local.")
-		query, err := r.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		query := kit.Pack(t, r)
 		w := dnstest.NewRecorder(&test.ResponseWriter{TCP: true})
 		if _, err := s.k.ServeDNS(context.Background(), request.NewScrubWriter(r, w), r); err != nil {
 			t.Fatal(err)
 		}
-		want, err := w.Msg.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := kit.Pack(t, w.Msg)
 		if err := same(s.stored(query, testClients[0]), want); err != nil {
 			t.Errorf("node %d: %v", node, err)
 		}
@@ -409,10 +404,7 @@ func TestStored_BeforeNodes(t *testing.T) {
 			if w.Msg.Rcode != c.rcode || len(w.Msg.Answer) != c.answers {
 				t.Errorf("the reply is\n%v\nwant %s with %d addresses", w.Msg, dns.RcodeToString[c.rcode], c.answers)
 			}
-			query, err := r.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			query := kit.Pack(t, r)
 			if stored := s.stored(query, testClients[0]); stored != nil && c.rcode != dns.RcodeSuccess {
 				t.Error("it is stored that there is no answer")
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // searchLists are the lists of random queries: those of pods, and others with more dependencies.
@@ -170,10 +171,7 @@ func TestStoredSearch_What(t *testing.T) {
 			if got := e != nil && e.Fresh(answers.Now()); got != c.stored {
 				t.Errorf("stored is %v, want %v", got, c.stored)
 			}
-			query, err := plain.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			query := kit.Pack(t, plain)
 			if e, _ := s.entry(query); (e != nil && e.Fresh(answers.Now())) != c.plain {
 				t.Errorf("it is stored for the name: %v", e)
 			}
@@ -257,14 +255,7 @@ func TestStoredSearch_Until(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, _ := newStoring(t, allZones+" {\npods verified\n}", storedObjects()...)
-			e := s.storedFor(t, withList(t, questionFor(t, c.ask), c.list...))
-			if e == nil || !e.Fresh(answers.Now()) {
-				t.Fatal("the answer is not stored")
-			}
-			c.change(indexOf(s.k))
-			if got := e.Fresh(answers.Now()); got != c.outlives {
-				t.Errorf("the answer is valid afterwards: %v, want %v", got, c.outlives)
-			}
+			s.checkUntil(t, withList(t, questionFor(t, c.ask), c.list...), c.change, c.outlives)
 		})
 	}
 }
@@ -277,10 +268,7 @@ func TestStoredSearch_Apart(t *testing.T) {
 	queries := []*dns.Msg{plain, withList(t, plain, listTeam...), withList(t, plain, listTeam[:1]...), withList(t, plain, "shop.team.svc.cluster.local.", "team.svc.cluster.local.")}
 	for i, r := range queries {
 		for j, other := range queries {
-			query, err := other.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			query := kit.Pack(t, other)
 			if stored := s.stored(query, testClients[0]); (stored != nil) != (j < i) {
 				t.Errorf("before query %d is asked something is stored for query %d: %v", i, j, stored != nil)
 			}

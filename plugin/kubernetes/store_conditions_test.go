@@ -18,6 +18,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // storedObjects are a cluster with objects of every kind.
@@ -47,16 +48,26 @@ func questionFor(t testing.TB, question string) *dns.Msg {
 // storedFor sends a query and returns the entry that is stored then, or nil.
 func (s *storing) storedFor(t testing.TB, r *dns.Msg) *answers.Entry {
 	t.Helper()
-	query, err := r.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	query := kit.Pack(t, r)
 	w := dnstest.NewRecorder(&test.ResponseWriter{})
 	if _, err := s.front.ServeDNS(context.Background(), request.NewScrubWriter(r, w), r); err != nil {
 		t.Fatal(err)
 	}
 	e, _ := s.entry(query)
 	return e
+}
+
+// checkUntil stores the answer to a query, and asserts whether it is valid after a change.
+func (s *storing) checkUntil(t *testing.T, r *dns.Msg, change func(*index.Index), outlives bool) {
+	t.Helper()
+	e := s.storedFor(t, r)
+	if e == nil || !e.Fresh(answers.Now()) {
+		t.Fatal("the answer is not stored")
+	}
+	change(indexOf(s.k))
+	if got := e.Fresh(answers.Now()); got != outlives {
+		t.Errorf("the answer is valid afterwards: %v, want %v", got, outlives)
+	}
 }
 
 func (s *storing) len() int { return s.space.Len(answers.Success) + s.space.Len(answers.Denial) }
@@ -199,14 +210,7 @@ func TestStored_Until(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, _ := newStoring(t, allZones+" {\npods verified\nignore empty_service\n}", storedObjects()...)
-			e := s.storedFor(t, questionFor(t, c.ask))
-			if e == nil || !e.Fresh(answers.Now()) {
-				t.Fatal("the answer is not stored")
-			}
-			c.change(indexOf(s.k))
-			if got := e.Fresh(answers.Now()); got != c.outlives {
-				t.Errorf("the answer is valid afterwards: %v, want %v", got, c.outlives)
-			}
+			s.checkUntil(t, questionFor(t, c.ask), c.change, c.outlives)
 		})
 	}
 }
@@ -214,10 +218,7 @@ func TestStored_Until(t *testing.T) {
 // A stored negative answer is returned with the current serial.
 func TestStored_Serial(t *testing.T) {
 	s, _ := newStoring(t, allZones, storedObjects()...)
-	query, err := questionFor(t, "none.shop.svc.cluster.local A").Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	query := kit.Pack(t, questionFor(t, "none.shop.svc.cluster.local A"))
 	if _, err := packedReply(s.front, query, testClients[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -271,10 +272,7 @@ func TestStored_PutTooLate(t *testing.T) {
 				indexOf(s.k).DeleteService("shop", "web")
 				indexOf(s.k).PutService(&index.Service{Namespace: "shop", Name: "none"})
 			}}
-			query, err := r.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			query := kit.Pack(t, r)
 			if _, err := s.k.ServeDNS(ctx, late, r); err != nil {
 				t.Fatal(err)
 			}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/coredns/coredns/plugin/pkg/nonwriter"
@@ -88,10 +87,7 @@ func newStoring(t testing.TB, block string, objects ...runtime.Object) (*storing
 // beside returns a handler of a block without a store, with the same index.
 func (s *storing) beside(t testing.TB, block string) *Kubernetes {
 	t.Helper()
-	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", block))
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := parsed(t, kubernetesDirective, block)
 	k.attach(s.k.index, s.k.status)
 	return k
 }

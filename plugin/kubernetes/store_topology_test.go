@@ -131,18 +131,18 @@ func (c *changes) changeTopology(namespace, service string) string {
 		c.ix.PutService(&s)
 		return fmt.Sprintf("PutService %s.%s of kind %d, topology %+v", s.Name, s.Namespace, s.Kind, s.Topology)
 	}
-	return c.hint(namespace, service)
+	return c.hint(func(s index.Slice) bool { return s.Namespace == namespace && s.Service == service })
 }
 
-// hint adds hints to some endpoints of a Service, or removes all.
-func (c *changes) hint(namespace, service string) string {
+// hint adds hints to some endpoints of these EndpointSlices, or removes all.
+func (c *changes) hint(selects func(index.Slice) bool) string {
 	zones, nodes, share := c.IntN(3) > 0, c.IntN(2) == 0, pick(c.Rand, []int{0, 8, 10, 10, 10})
 	names := slices.SortedFunc(maps.Keys(c.ix.model.slices), func(a, b index.Name) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
 	for _, name := range names {
 		s := c.ix.model.slices[name]
-		if s.Namespace != namespace || s.Service != service {
+		if !selects(s) {
 			continue
 		}
 		s.Endpoints = slices.Collect(s.All())
@@ -162,7 +162,7 @@ func (c *changes) hint(namespace, service string) string {
 		}
 		c.ix.PutSlice(&s)
 	}
-	return fmt.Sprintf("hints of %s.%s: for zones %t, for nodes %t, share of endpoints %d of 10", service, namespace, zones, nodes, share)
+	return fmt.Sprintf("hints for zones %t, for nodes %t, share of endpoints %d of 10", zones, nodes, share)
 }
 
 // changeNode changes one node or several.

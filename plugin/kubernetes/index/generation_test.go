@@ -1,6 +1,7 @@
 package index
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -106,11 +107,7 @@ func generations(ix *Index) map[string]*Generation {
 // change the index has the Services web, with an endpoint, and other, the ServiceImport web, the EndpointSlice lone-1 of a
 // Service that does not exist, a Service web in a namespace that does not exist, and a pod.
 func TestGenerations(t *testing.T) {
-	tests := []struct {
-		name   string
-		change func(*Index)
-		want   []string
-	}{
+	checkGenerations(t, generationCluster, generations, []generationTest{
 		{"Service put again", func(ix *Index) { ix.PutService(ix.ServiceRecord("default", "web")) }, nil},
 		{"Service without ports, which were none", func(ix *Index) {
 			ix.PutService(&Service{Namespace: "default", Name: "other", IPs: []netip.Addr{otherIP}, Ports: []Port{}})
@@ -223,21 +220,37 @@ func TestGenerations(t *testing.T) {
 		{"pod deleted that was not there", func(ix *Index) { ix.DeletePod("default", "web-z") }, nil},
 		{"all pods put again", func(ix *Index) { ix.ReplacePods([]*Pod{webPod()}) }, nil},
 		{"no pods any more", func(ix *Index) { ix.ReplacePods(nil) }, []string{genPod}},
-	}
+	})
+}
+
+// generationTest is a change, and the generations that advance with it: nil if the content is unchanged.
+type generationTest struct {
+	name   string
+	change func(*Index)
+	want   []string
+}
+
+// generationCluster fills an index for TestGenerations.
+func generationCluster(ix *Index) {
+	ix.ReplaceNamespaces([]string{"default", "empty"})
+	ix.PutService(web())
+	ix.PutService(&Service{Namespace: "default", Name: "other", IPs: []netip.Addr{otherIP}})
+	ix.PutSlice(webSlice())
+	ix.PutSlice(&Slice{Namespace: "default", Name: "lone-1", Service: "lone", Endpoints: []Endpoint{{Addr: movedIP}}})
+	ix.PutService(stray())
+	ix.PutImport(&Service{Namespace: "default", Name: "web"})
+	ix.PutPod(webPod())
+}
+
+// checkGenerations asserts which of the generations advance with each change of a filled index, and that Modified does.
+func checkGenerations(t *testing.T, fill func(*Index), read func(*Index) map[string]*Generation, tests []generationTest) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			ix := New()
 			clock := time.Unix(1000, 0)
 			ix.now = func() time.Time { return clock }
-			ix.ReplaceNamespaces([]string{"default", "empty"})
-			ix.PutService(web())
-			ix.PutService(&Service{Namespace: "default", Name: "other", IPs: []netip.Addr{otherIP}})
-			ix.PutSlice(webSlice())
-			ix.PutSlice(&Slice{Namespace: "default", Name: "lone-1", Service: "lone", Endpoints: []Endpoint{{Addr: movedIP}}})
-			ix.PutService(stray())
-			ix.PutImport(&Service{Namespace: "default", Name: "web"})
-			ix.PutPod(webPod())
-			all, numbers := generations(ix), map[string]uint64{}
+			fill(ix)
+			all, numbers := read(ix), map[string]uint64{}
 			for name, g := range all {
 				numbers[name] = g.Load()
 			}
@@ -253,7 +266,7 @@ func TestGenerations(t *testing.T) {
 			if want := slices.Sorted(slices.Values(tt.want)); !slices.Equal(advanced, want) {
 				t.Errorf("advanced: %q, want %q", advanced, want)
 			}
-			for name, g := range generations(ix) {
+			for name, g := range read(ix) {
 				if all[name] != nil && all[name] != g {
 					t.Errorf("%s has another generation than before", name)
 				}
@@ -315,33 +328,40 @@ func TestSharedGenerations(t *testing.T) {
 	}
 }
 
-// TestGenerationOutlivesService creates and deletes a Service while its EndpointSlices remain: an answer stored with
-// the generation of a deleted Service must not be valid.
+// TestGenerationOutlivesService creates and deletes a Service or a ServiceImport while its EndpointSlices remain: an answer stored with
+// the generation of a deleted one must not be valid.
 func TestGenerationOutlivesService(t *testing.T) {
-	tests := []struct {
-		name  string
-		slice bool
-	}{
-		{"with EndpointSlices that stay", true},
-		{"without EndpointSlices", false},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			ix := New()
-			ix.PutNamespace("default")
-			if tt.slice {
-				ix.PutSlice(webSlice())
-			}
-			ix.PutService(web())
-			first := serviceQuestion{"default", "web"}.ask(ix)
-			ix.DeleteService("default", "web")
-			if first.valid() {
-				t.Error("the answer is valid after the Service was deleted")
-			}
-			ix.PutService(web())
-			if first.valid() {
-				t.Error("the answer is valid under the next Service of that name")
-			}
-		})
+	for _, slice := range []bool{true, false} {
+		for name, kind := range map[string]struct {
+			q      question
+			put    func(ix *Index)
+			remove func(ix *Index)
+		}{
+			"Service":       {serviceQuestion{"default", "web"}, func(ix *Index) { ix.PutService(web()) }, func(ix *Index) { ix.DeleteService("default", "web") }},
+			"ServiceImport": {importQuestion{"default", "web"}, func(ix *Index) { ix.PutImport(store()) }, func(ix *Index) { ix.DeleteImport("default", "web") }},
+		} {
+			t.Run(fmt.Sprintf("%s, EndpointSlices that stay: %t", name, slice), func(t *testing.T) {
+				ix := New()
+				ix.PutNamespace("default")
+				if slice {
+					ix.PutSlice(webSlice())
+					ix.PutSlice(remoteSlice())
+				}
+				none := kind.q.ask(ix)
+				kind.put(ix)
+				if none.valid() {
+					t.Error("NXDOMAIN is valid after it was created")
+				}
+				first := kind.q.ask(ix)
+				kind.remove(ix)
+				if first.valid() {
+					t.Error("the answer is valid after it was deleted")
+				}
+				kind.put(ix)
+				if first.valid() {
+					t.Error("the answer is valid under the next one of that name")
+				}
+			})
+		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 var (
@@ -66,9 +65,7 @@ func importGenerations(ix *Index) map[string]*Generation {
 
 // importCluster has the Services web and other, ServiceImports of the same names, an EndpointSlice of each kind and
 // one of a ServiceImport that does not exist, in a cluster with the ID west.
-func importCluster(clock *time.Time) *Index {
-	ix := New()
-	ix.now = func() time.Time { return *clock }
+func importCluster(ix *Index) {
 	ix.ReplaceNamespaces([]string{"default", "empty"})
 	ix.PutService(web())
 	ix.PutService(&Service{Namespace: "default", Name: "other", IPs: []netip.Addr{otherIP}})
@@ -78,17 +75,12 @@ func importCluster(clock *time.Time) *Index {
 	ix.PutSlice(sharedSlice())
 	ix.PutSlice(&Slice{Namespace: "default", Name: "lone-1", Import: "lone", Endpoints: []Endpoint{{Addr: movedIP}}})
 	ix.SetClusterID(NewSymbol("west"))
-	return ix
 }
 
 // TestImportGenerations asserts for each kind of change which generations advance, and that no other does, in
 // particular no address's: ServiceImports have no PTR records.
 func TestImportGenerations(t *testing.T) {
-	tests := []struct {
-		name   string
-		change func(*Index)
-		want   []string
-	}{
+	checkGenerations(t, importCluster, importGenerations, []generationTest{
 		{"put again", func(ix *Index) { ix.PutImport(ix.ImportRecord("default", "web")) }, nil},
 		{"an equal one put", func(ix *Index) { ix.PutImport(store()) }, nil},
 		{"ports", func(ix *Index) { ix.PutImport(with(store(), func(s *Service) { s.Ports[0].Number = 81 })) }, []string{genImport}},
@@ -144,41 +136,7 @@ func TestImportGenerations(t *testing.T) {
 
 		{"namespace deleted", func(ix *Index) { ix.DeleteNamespace("default") },
 			[]string{genNamespace, genWeb, genOther, genImport, genOtherImp, genWebName, genOtherName, genWebIP, genOtherIP, genShared}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			clock := time.Unix(1000, 0)
-			ix := importCluster(&clock)
-			all, numbers := importGenerations(ix), map[string]uint64{}
-			for name, g := range all {
-				numbers[name] = g.Load()
-			}
-			clock = time.Unix(2000, 0)
-			tt.change(ix)
-			var advanced []string
-			for _, name := range slices.Sorted(maps.Keys(all)) {
-				if all[name].Load() != numbers[name] {
-					advanced = append(advanced, name)
-				}
-			}
-			slices.Sort(tt.want)
-			if !slices.Equal(advanced, tt.want) {
-				t.Errorf("advanced: %q, want %q", advanced, tt.want)
-			}
-			for name, g := range importGenerations(ix) {
-				if all[name] != nil && all[name] != g {
-					t.Errorf("%s has another generation than before", name)
-				}
-			}
-			want := int64(2000)
-			if tt.want == nil {
-				want = 1000
-			}
-			if got := ix.Modified(); got != want {
-				t.Errorf("Modified() = %d, want %d", got, want)
-			}
-		})
-	}
+	})
 }
 
 // TestClusterID asserts that the Nodes' generation advances when the ID changes, and only then.
@@ -204,8 +162,8 @@ func TestClusterID(t *testing.T) {
 
 // Addresses of ServiceImports only have no records by address, and their endpoints locate no callers.
 func TestImportAddresses(t *testing.T) {
-	clock := time.Unix(1000, 0)
-	ix := importCluster(&clock)
+	ix := New()
+	importCluster(ix)
 	for _, a := range []netip.Addr{importIP, remoteIP, movedIP} {
 		if s, l := ix.ServicesByIP(a), ix.SlicesByIP(a); len(s)+len(l) > 0 {
 			t.Errorf("%s has %s and %s", a, keys(s), keys(l))
@@ -255,34 +213,6 @@ func TestImportAddresses_NodesOfOtherClusters(t *testing.T) {
 	ix.PutSlice(with(sharedSlice(), func(s *Slice) { s.Name = "own" }))
 	if n := ix.EndpointNode(sharedIP).String(); n != "n2" {
 		t.Errorf("the endpoint of this cluster is on node %q, want n2", n)
-	}
-}
-
-// TestImportGenerationOutlives is TestGenerationOutlivesService for ServiceImports.
-func TestImportGenerationOutlives(t *testing.T) {
-	for name, slice := range map[string]bool{"with EndpointSlices that stay": true, "without EndpointSlices": false} {
-		t.Run(name, func(t *testing.T) {
-			ix := New()
-			ix.PutNamespace("default")
-			if slice {
-				ix.PutSlice(remoteSlice())
-			}
-			q := importQuestion{"default", "web"}
-			none := q.ask(ix)
-			ix.PutImport(store())
-			if none.valid() {
-				t.Error("NXDOMAIN is valid after the ServiceImport was created")
-			}
-			first := q.ask(ix)
-			ix.DeleteImport("default", "web")
-			if first.valid() {
-				t.Error("the answer is valid after the ServiceImport was deleted")
-			}
-			ix.PutImport(store())
-			if first.valid() {
-				t.Error("the answer is valid under the next ServiceImport of that name")
-			}
-		})
 	}
 }
 
