@@ -16,6 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // wireNames is names with a WireHandler. It answers queries, or passes them to the plugin chain.
@@ -159,10 +160,7 @@ var exist = []string{"www.", "first.shop.svc.cluster.local.", "www.cluster.local
 // sendWire returns the reply to a query in wire form, or in the form of messages if there is no other.
 func sendWire(t *testing.T, ctx context.Context, a *Autopath, client string, r *dns.Msg, withForm bool) *dns.Msg {
 	t.Helper()
-	packed, err := r.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := kit.Pack(t, r)
 	c := &wireClient{a: a, ctx: ctx, from: client, r: r}
 	q := &block.WireQuery{Packed: packed, Client: netip.MustParseAddr(client), Server: metricsServer(ctx), Answerer: c}
 	if !withForm {
@@ -228,10 +226,7 @@ func TestWireNested(t *testing.T) {
 		a := newAutopath(&names{exist: exist})
 		next := &wireNames{names: a.Next.(*names)}
 		a.Next = next
-		packed, err := new(dns.Msg).SetQuestion("www.shop.svc.cluster.local.", dns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		packed := kit.Pack(t, new(dns.Msg).SetQuestion("www.shop.svc.cluster.local.", dns.TypeA))
 		c := &wireClient{}
 		q := &block.WireQuery{Packed: packed, Client: netip.MustParseAddr(client), Server: server, Nested: true, Answerer: c}
 		if !q.Parse(packed) {

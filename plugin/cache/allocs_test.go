@@ -5,10 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/miekg/dns"
-
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestAllocations limits the allocations of a hit to those of the message for the plugins in front. Hits of the fast path
@@ -111,17 +110,11 @@ func BenchmarkReadReply(b *testing.B) {
 			}
 		})
 		b.Run(name+"/message", func(b *testing.B) {
-			query := new(dns.Msg)
-			if err := query.Unpack(packed); err != nil {
-				b.Fatal(err)
-			}
+			query := kit.Unpack(b, packed)
 			client := &clientQuery{Query: q, msg: query, packed: packed, key: key, counters: c.counters("")}
 			b.ReportAllocs()
 			for b.Loop() {
-				m := new(dns.Msg)
-				if err := m.Unpack(reply); err != nil {
-					b.Fatal(err)
-				}
+				m := kit.Unpack(b, reply)
 				if c.storedResult(client, m, new(answers.Recorded), 0, "", false).entry == nil {
 					b.Fatal("not stored")
 				}

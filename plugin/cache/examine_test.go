@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // wireOptionsTested are options of caches that make entries differ.
@@ -172,10 +173,7 @@ func checkStored(t testing.TB, c *Cache, packed []byte, got *upstreamReply, want
 func describeStored(t testing.TB, c *Cache, packed []byte) string {
 	t.Helper()
 	text := fmt.Sprintf("%d entries, %d denials\n", c.space.Len(answers.Success), c.space.Len(answers.Denial))
-	m := new(dns.Msg)
-	if err := m.Unpack(packed); err != nil {
-		t.Fatal(err)
-	}
+	m := kit.Unpack(t, packed)
 	data, _ := searchlist.OptionOf(m)
 	suffixes, _ := searchlist.ParseSuffixes(data)
 	name := m.Question[0].Name

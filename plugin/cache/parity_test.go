@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestParity compares hits of the fast path with hits of the plugin: the bytes are the same.
@@ -58,10 +59,7 @@ func testParity(t *testing.T, reply string) {
 		if e == nil {
 			t.Fatalf("%s: no entry", text)
 		}
-		packed, err := r.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		packed := kit.Pack(t, r)
 		var q answers.Query
 		if !q.Parse(packed) {
 			t.Fatalf("%s is refused", text)
@@ -75,10 +73,7 @@ func testParity(t *testing.T, reply string) {
 		if form == nil {
 			continue // the answer must be truncated
 		}
-		want, err := w.reply.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := kit.Pack(t, w.reply)
 		if got := form.AppendReply(nil, packed, &q, &p); !bytes.Equal(got, want) {
 			t.Errorf("%s\n fast %x\nchain %x", text, got, want)
 		}

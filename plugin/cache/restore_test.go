@@ -45,11 +45,7 @@ func recordFor(t testing.TB, text, reply string, change func(m *dns.Msg)) snapsh
 	if change != nil {
 		change(m)
 	}
-	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return snapshot.Record{Reply: b}
+	return snapshot.Record{Reply: kit.Pack(t, m)}
 }
 
 // TestHostileRecords has files with one record that is not restored, before one that is: its answer is served.
@@ -287,10 +283,7 @@ func checkRestored(t *testing.T, c *Cache, e *answers.Entry, r *snapshot.Record,
 			t.Errorf("answer %v", m)
 		}
 	}
-	query := new(dns.Msg)
-	if err := query.Unpack(packed); err != nil {
-		t.Fatal(err)
-	}
+	query := kit.Unpack(t, packed)
 	w := new(client)
 	c.Next = plugin.HandlerFunc(func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) { return dns.RcodeServerFailure, nil })
 	e.Popularity = nil // no query in the background

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/nearside-dns/nearside/plugin/cache/internal/snapshot"
@@ -81,11 +80,7 @@ func snapshotFile(t *testing.T) string {
 func recordsIn(t *testing.T, file string) (all []string) {
 	t.Helper()
 	for r := range parsedFile(t, file).Records() {
-		m := new(dns.Msg)
-		if err := m.Unpack(r.Reply); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, brief(m))
+		all = append(all, brief(kit.Unpack(t, r.Reply)))
 	}
 	slices.Sort(all)
 	return all

@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // caller is a client; the last octet of its address is its view.
@@ -263,10 +264,7 @@ func TestViews_FastPath(t *testing.T) {
 			e, _ := p.store.GetView(base, key, p.now(), netip.AddrFrom4([4]byte{198, 51, 100, last}), nil)
 			got := ""
 			if e != nil {
-				m := new(dns.Msg)
-				if err := m.Unpack(e.Plain.AppendReply(nil, packed, &q, &answers.Patch{})); err != nil {
-					t.Fatal(err)
-				}
+				m := kit.Unpack(t, e.Plain.AppendReply(nil, packed, &q, &answers.Patch{}))
 				m.RecursionAvailable = true
 				got = brief(m)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/dnssec/keyfile"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // newHandler returns the plugin for zones, before a plugin with a reply.
@@ -334,10 +335,7 @@ func TestPassed(t *testing.T) {
 	t.Run("wire form", func(t *testing.T) {
 		m := new(dns.Msg).SetQuestion("a.example.org.", dns.TypeA)
 		m.Response, m.Answer = true, section(t, "a.example.org. 60 IN A 192.0.2.1")
-		packed, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		packed := kit.Pack(t, m)
 		h.Next = plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, _ *dns.Msg) (int, error) {
 			if n, err := w.Write(packed); n != len(packed) || err != nil {
 				t.Errorf("written: %d, %v", n, err)

@@ -82,10 +82,7 @@ func newSocketsOn(t *testing.T, address string, number int) []*socket {
 func query(t *testing.T, s *server, from *socket, name string) *request {
 	t.Helper()
 	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
-	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := kit.Pack(t, m)
 	r := newRequest(s, b)
 	r.to, r.origin.socket = &r.origin, from
 	return r
@@ -171,10 +168,7 @@ func TestAnswerThatFitsNoDatagramIsTruncated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		reply := new(dns.Msg)
-		if err := reply.Unpack(packed[:n]); err != nil {
-			t.Fatal(err)
-		}
+		reply := kit.Unpack(t, packed[:n])
 		if reply.Rcode != dns.RcodeSuccess || reply.Truncated != tc.truncated || len(reply.Answer) == 0 {
 			t.Errorf("%d: %s, truncated %v, %d bytes with %d records", tc.last, dns.RcodeToString[reply.Rcode], reply.Truncated, n, len(reply.Answer))
 		}

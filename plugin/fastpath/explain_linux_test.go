@@ -14,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestFindStored compares the explained state of the store with the replies of a reader.
@@ -127,16 +128,9 @@ func TestCompare(t *testing.T) {
 	}
 	stored := b.listener.server.Load().findStored(packet, q)
 	changed := func(change func(m *dns.Msg)) []byte {
-		m := new(dns.Msg)
-		if err := m.Unpack(stored.reply); err != nil {
-			t.Fatal(err)
-		}
+		m := kit.Unpack(t, stored.reply)
 		change(m)
-		packed, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return packed
+		return kit.Pack(t, m)
 	}
 	for want, reply := range map[string][]byte{
 		"the same bytes": bytes.Clone(stored.reply),
@@ -169,10 +163,7 @@ func TestCallerOption(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		sent := new(dns.Msg)
-		if err := sent.Unpack(packet); err != nil {
-			t.Fatal(err)
-		}
+		sent := kit.Unpack(t, packet)
 		for _, one := range []*dns.Msg{m, sent} {
 			if got := fmt.Sprint(one.IsEdns0().Option); got != tt.want {
 				t.Errorf("%+v: options %s, want %s", tt, got, tt.want)

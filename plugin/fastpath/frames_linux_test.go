@@ -103,9 +103,7 @@ func TestWireOverTCP(t *testing.T) {
 			id += 2
 		}
 	}
-	if _, err := conn.Write(all); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, conn, all)
 	seen := map[uint16]bool{}
 	for range id {
 		m, err := readFrame(conn)

@@ -146,9 +146,7 @@ func (c heldClient) query(t *testing.T, id uint16, name string, change ...func(*
 	if !c.tcp {
 		packed = packed[lengthLen:]
 	}
-	if _, err := c.Write(packed); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, c, packed)
 }
 
 // reply reads a reply. The time for it begins now: many queries may have been sent before.

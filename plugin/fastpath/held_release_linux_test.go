@@ -137,10 +137,7 @@ func TestHeldHandles(t *testing.T) {
 		q := new(dns.Msg).SetQuestion(name, dns.TypeA)
 		notify(q)
 		tt.option(q)
-		packed, err := q.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		packed := kit.Pack(t, q)
 		c.send(packed)
 		awaitCount(t, "held queries", 1, func() int { return int(valueOf(t, f.counters.Waiting)) })
 		storeAnswer(t, keyspace, name, 2, &answers.Entry{Validity: bound(service), Views: views{}})
@@ -247,9 +244,7 @@ func TestHeldOfStalledClients(t *testing.T) {
 		if i%2 == 0 {
 			beginSession(t, c)
 		}
-		if _, err := c.Write(framed(t, 1, "w.", notify)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, c, framed(t, 1, "w.", notify))
 		awaitCount(t, "held queries", i+1, waiting)
 	}
 	f.create("w.")

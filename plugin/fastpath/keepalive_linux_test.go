@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // FuzzWithoutKeepAlive compares the removal of edns-tcp-keepalive with package dns: the rest of the message is unchanged.
@@ -16,10 +18,7 @@ func FuzzWithoutKeepAlive(f *testing.F) {
 	for _, options := range [][]dns.EDNS0{nil, {keepAlive}, {cookie, keepAlive}, {keepAlive, cookie, keepAlive}, {withTimeout}, {cookie}} {
 		m := new(dns.Msg).SetQuestion("keep.example.", dns.TypeA).SetEdns0(1232, true)
 		m.IsEdns0().Option = options
-		b, err := m.Pack()
-		if err != nil {
-			f.Fatal(err)
-		}
+		b := kit.Pack(f, m)
 		f.Add(b)
 		f.Add(b[:len(b)-1])
 	}
@@ -77,18 +76,12 @@ func TestAddKeepAlive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := addressReply("keep.example.", 3)
 			c.change(m)
-			packed, err := m.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			packed := kit.Pack(t, m)
 			if c.added {
 				opt := m.IsEdns0()
 				opt.Option = append(opt.Option, &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE, Timeout: 100, Length: 2})
 			}
-			want, err := m.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := kit.Pack(t, m)
 			if got := addKeepAlive(slices.Clip(slices.Clone(packed)), 10*time.Second); !bytes.Equal(got, want) {
 				t.Errorf("got\n% x, want\n% x", got, want)
 			}

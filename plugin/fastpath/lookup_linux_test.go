@@ -11,6 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // hitBench returns a server with one stored answer, and a query for it in wire form.
@@ -129,10 +130,7 @@ func TestVouchedHits(t *testing.T) {
 			}
 			b.store(t, e, addressReply("hit.test.", 1))
 			query := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA)
-			packed, err := query.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			packed := kit.Pack(t, query)
 			hit := b.answering(t, packed)
 			for range 9 {
 				hit()

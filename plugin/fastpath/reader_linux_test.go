@@ -18,6 +18,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // countedCache is a fake of plugin cache.
@@ -120,9 +121,7 @@ func (b *bed) answering(t *testing.T, packed []byte) func() {
 	}
 	step := func(fd uintptr) { b.step(fd) }
 	return func() {
-		if _, err := b.client.Write(packed); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, b.client, packed)
 		if err := b.socket.raw.Control(step); err != nil {
 			t.Fatal(err)
 		}
@@ -183,10 +182,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 			reply.Extra = addressReply("glue.test.", c.glue).Answer
 			b.store(t, c.entry, reply)
 			query := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).SetEdns0(1232, false)
-			packed, err := query.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			packed := kit.Pack(t, query)
 			before := valueOf(t, b.listener.server.Load().metrics.answered)
 			hit := b.answering(t, packed)
 			hit() // looks up the counters
@@ -229,15 +225,10 @@ func TestLongAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	query := new(dns.Msg).SetQuestion("long.test.", dns.TypeA).SetEdns0(16<<10, false)
-	packed, err := query.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := kit.Pack(t, query)
 	const rounds = 20 // of some 8 KB each
 	for range rounds {
-		if _, err := b.client.Write(packed); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, b.client, packed)
 	}
 	before := valueOf(t, b.listener.server.Load().metrics.handedOver)
 	b.read(t)
@@ -368,10 +359,7 @@ func TestUnsendable(t *testing.T) {
 	b := newBed(t, false)
 	reply := addressReply("hit.test.", 1)
 	b.store(t, &answers.Entry{Cached: true, Validity: answers.Validity{Expires: answers.Now() + time.Hour}}, reply)
-	packed, err := question("hit.test.").Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := kit.Pack(t, question("hit.test."))
 	s := b.listener.server.Load()
 	before, answeredBefore := valueOf(t, s.metrics.droppedSend), valueOf(t, s.metrics.answered)
 	client, _ := b.client.LocalAddr().(*net.UDPAddr)

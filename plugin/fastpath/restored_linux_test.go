@@ -7,6 +7,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestRestoredHits has an answer that was received before the start of the process: its TTL continues, its extended error is sent to
@@ -24,10 +25,7 @@ func TestRestoredHits(t *testing.T) {
 	reply.Answer[0].Header().Ttl = 2 * hour
 	b.store(t, e, reply)
 	query := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA)
-	packed, err := query.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := kit.Pack(t, query)
 	var l lookup
 	if l.find(b.listener.server.Load(), packed, clientAddress(1), now) {
 		t.Error("the first query is answered without the cache")

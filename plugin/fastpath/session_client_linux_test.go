@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence/coherencetest"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 type watchable = coherencetest.Generation
@@ -88,9 +89,7 @@ func beginSession(t *testing.T, conn net.Conn) *sessionClient {
 // send sends a message.
 func (c *sessionClient) send(message []byte) {
 	c.t.Helper()
-	if _, err := c.Write(appendMessage(nil, message)); err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Send(c.t, c, appendMessage(nil, message))
 }
 
 // read returns the next message that is no heartbeat.

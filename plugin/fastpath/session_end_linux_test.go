@@ -119,17 +119,13 @@ func TestNothingAfterRetryDelay(t *testing.T) {
 	closes, remains := dialSession(t, address), dialSession(t, address)
 	for _, c := range []*sessionClient{closes, remains} {
 		conn := serverEnd(t, l, c)
-		if _, err := c.Write(framed(t, 3, "slow.example.")); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, c, framed(t, 3, "slow.example."))
 		kit.Eventually(t, "the query is in progress", func() bool { return conn.inFlight.Load() == 1 })
 		conn.drain()
 		c.wantRetryDelay()
 	}
 	closes.send(dso.AppendSessionRequest(nil, 4))
-	if _, err := closes.Write(framed(t, 5, "late.example.")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, closes, framed(t, 5, "late.example."))
 	conn := serverEnd(t, l, remains)
 	close(release)
 	kit.Eventually(t, "the reply was made", func() bool { return conn.inFlight.Load() == 0 })

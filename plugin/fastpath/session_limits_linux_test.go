@@ -103,9 +103,7 @@ func TestSilentSession(t *testing.T) {
 	offer(t)
 	l, address := newStreamListener(t, echo, func(s *server) { s.IdleTimeout = 100 * time.Millisecond })
 	plain := dialTCP(t, address)
-	if _, err := plain.Write(framed(t, 1, "plain.example.")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, plain, framed(t, 1, "plain.example."))
 	silent, other := dialSession(t, address), dialSession(t, address)
 	mustRead(t, plain, 1)
 	if _, err := readFrame(plain); err == nil {
@@ -209,18 +207,15 @@ func TestReplacedServer(t *testing.T) {
 	c := dialSession(t, address)
 	q := new(dns.Msg).SetQuestion("late.example.", dns.TypeA)
 	notify(q)
-	b, err := q.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.send(b)
+	c.send(kit.Pack(t, q))
 	<-begun
 	s := newServer(t, echo)
 	s.chain = newChain(0)
 	withRoute(t, keyspace, nil)(s)
 	l.server.Store(s)
 	close(release)
-	if b, err = c.read(); err != nil {
+	b, err := c.read()
+	if err != nil {
 		t.Fatal(err)
 	}
 	if m, handles := c.answer(b); len(m.Answer) != 3 || len(handles) != 0 {
@@ -284,9 +279,7 @@ func TestSessionLimits(t *testing.T) {
 			sessions := []*sessionClient{beginSession(t, dial()), beginSession(t, dial())}
 			for i := range uint16(20) { // used after the sessions
 				conn := dial()
-				if _, err := conn.Write(framed(t, i, "used.example.")); err != nil {
-					t.Fatal(err)
-				}
+				kit.Send(t, conn, framed(t, i, "used.example."))
 				mustRead(t, conn, i)
 			}
 			kit.Eventually(t, "the others are closed", func() bool { return l.connections.Load() == 5 })
@@ -315,9 +308,7 @@ func TestSessionLimits(t *testing.T) {
 		c.next()
 		c.ask("one.example.")
 		q := framed(t, 2, "two.example.")
-		if _, err := c.Write(append(q, q...)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, c, append(q, q...))
 		for {
 			b, err := c.read()
 			if err != nil {

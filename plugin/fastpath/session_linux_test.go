@@ -125,9 +125,7 @@ func TestSessionMessages(t *testing.T) {
 					conn = dialSession(t, address)
 				}
 				next := framed(t, 8, "next.example.")
-				if _, err := conn.Write(append(appendMessage(nil, c.message), next...)); err != nil {
-					t.Fatal(err)
-				}
+				kit.Send(t, conn, append(appendMessage(nil, c.message), next...))
 				if c.rcode == noResponse {
 					conn.wantReset()
 					return
@@ -190,9 +188,7 @@ func TestKeepAliveInSession(t *testing.T) {
 			if m, _ := c.ask("plain.example.", func(m *dns.Msg) { m.SetEdns0(1232, false) }); len(m.IsEdns0().Option) != 0 {
 				t.Errorf("options %v, want none", m.IsEdns0().Option)
 			}
-			if _, err := c.Write(framed(t, 3, "in.example.", change)); err != nil {
-				t.Fatal(err)
-			}
+			kit.Send(t, c, framed(t, 3, "in.example.", change))
 			c.wantReset()
 		})
 	}
@@ -211,9 +207,7 @@ func TestKeepAliveBeforeSession(t *testing.T) {
 		m.SetEdns0(1232, false)
 		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE}}
 	})
-	if _, err := c.Write(append(query, appendMessage(nil, dso.AppendSessionRequest(nil, 1))...)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, c, append(query, appendMessage(nil, dso.AppendSessionRequest(nil, 1))...))
 	c.next()
 	close(release)
 	b, err := c.read()

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/test/kit"
 	ns "github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -47,9 +48,7 @@ func TestSocketsShare(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := client.Write([]byte{1}); err != nil {
-					t.Fatal(err)
-				}
+				kit.Send(t, client, []byte{1})
 				_ = client.Close()
 			}
 			for i, s := range all {
@@ -84,9 +83,7 @@ func exchange(t *testing.T, s *socket, client *net.UDPConn, b byte) {
 		}
 	}
 	buf := make([]byte, 2)
-	if _, err := client.Write([]byte{b}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, client, []byte{b})
 	_, from, err := s.conn.ReadFromUDPAddrPort(buf)
 	if err != nil {
 		t.Fatalf("query %d: %v", b, err)

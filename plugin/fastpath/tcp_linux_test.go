@@ -60,10 +60,7 @@ func framed(t *testing.T, id uint16, name string, change ...func(*dns.Msg)) []by
 	for _, c := range change {
 		c(m)
 	}
-	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := kit.Pack(t, m)
 	return append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)
 }
 
@@ -104,9 +101,7 @@ func TestPartialFrames(t *testing.T) {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
 			conn := dialTCP(t, address)
 			for _, part := range [][]byte{both[:at], both[at:]} {
-				if _, err := conn.Write(part); err != nil {
-					t.Fatal(err)
-				}
+				kit.Send(t, conn, part)
 				time.Sleep(time.Millisecond)
 			}
 			seen := map[uint16]bool{}
@@ -131,17 +126,13 @@ func TestOneByteAtATime(t *testing.T) {
 	s := l.server.Load()
 	slow := dialTCP(t, address)
 	for _, b := range framed(t, 1, "slow.example.") {
-		if _, err := slow.Write([]byte{b}); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, slow, []byte{b})
 		time.Sleep(time.Millisecond)
 	}
 	mustRead(t, slow, 1)
 	before, begin := valueOf(t, s.metrics.closed[closedUnfinished]), time.Now()
 	endless := dialTCP(t, address)
-	if _, err := endless.Write([]byte{0xff, 0xff, 1, 2, 3}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, endless, []byte{0xff, 0xff, 1, 2, 3})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -201,9 +192,7 @@ func TestOddFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := dialTCP(t, address)
-			if _, err := conn.Write(append(slices.Clone(c.frame), framed(t, 5, "next.example.")...)); err != nil {
-				t.Fatal(err)
-			}
+			kit.Send(t, conn, append(slices.Clone(c.frame), framed(t, 5, "next.example.")...))
 			want := append(c.replies, 5)
 			var got []uint16
 			for range want {
@@ -230,9 +219,7 @@ func TestHalfClose(t *testing.T) {
 	})
 	conn := dialTCP(t, address)
 	for i := range 10 {
-		if _, err := conn.Write(framed(t, uint16(i), "half.example.")); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, conn, framed(t, uint16(i), "half.example."))
 	}
 	if err := conn.CloseWrite(); err != nil {
 		t.Fatal(err)
@@ -261,9 +248,7 @@ func TestPipelined(t *testing.T) {
 	for i := range queries {
 		all = append(all, framed(t, uint16(i), fmt.Sprintf("q%d.example.", i))...)
 	}
-	if _, err := conn.Write(all); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, conn, all)
 	seen, reader := map[uint16]bool{}, bufio.NewReader(conn)
 	for range queries {
 		m, err := readFrame(reader)
@@ -290,13 +275,9 @@ func TestOutOfOrder(t *testing.T) {
 		echo(w, m)
 	})
 	conn := dialTCP(t, address)
-	if _, err := conn.Write(append(framed(t, 1, "dead.example."), framed(t, 2, "second.example.")...)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, conn, append(framed(t, 1, "dead.example."), framed(t, 2, "second.example.")...))
 	mustRead(t, conn, 2)
-	if _, err := conn.Write(framed(t, 3, "third.example.")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, conn, framed(t, 3, "third.example."))
 	mustRead(t, conn, 3)
 	close(release)
 	mustRead(t, conn, 1)
@@ -311,15 +292,11 @@ func TestReset(t *testing.T) {
 		if err := conn.SetLinger(0); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Write(append(bytes.Repeat(query, i%7), query[:i%len(query)]...)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, conn, append(bytes.Repeat(query, i%7), query[:i%len(query)]...))
 		_ = conn.Close()
 	}
 	conn := dialTCP(t, address)
-	if _, err := conn.Write(query); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, conn, query)
 	mustRead(t, conn, 1)
 	kit.Eventually(t, "the others are closed", func() bool { return l.connections.Load() == 1 })
 	kit.Eventually(t, "no query is in flight", func() bool { return valueOf(t, l.server.Load().metrics.inFlight) == 0 })
@@ -354,9 +331,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	}()
 	other := dialTCP(t, address)
 	for i := range 20 {
-		if _, err := other.Write(framed(t, uint16(i), "small.example.")); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, other, framed(t, uint16(i), "small.example."))
 		mustRead(t, other, uint16(i))
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -389,9 +364,7 @@ func TestManyMessages(t *testing.T) {
 	if err := conn.SetReadBuffer(64 << 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Write(framed(t, 9, "zone.example.")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, conn, framed(t, 9, "zone.example."))
 	time.Sleep(100 * time.Millisecond)
 	for _, c := range streams.connectionsOf(l) {
 		c.mu.Lock()
@@ -426,9 +399,7 @@ func TestInFlightLimit(t *testing.T) {
 	for i := range queries {
 		all = append(all, framed(t, uint16(i), "slow.example.")...)
 	}
-	if _, err := conn.Write(all); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, conn, all)
 	kit.Eventually(t, "the connection is paused", func() bool { return valueOf(t, s.metrics.pausedInFlight) > before })
 	time.Sleep(20 * time.Millisecond)
 	for _, c := range streams.connectionsOf(l) {
@@ -512,9 +483,7 @@ func TestConnectionLimits(t *testing.T) {
 			used := dialFrom(t, c.source(0), address)
 			for i := range 100 {
 				dialFrom(t, c.source(i), address)
-				if _, err := used.Write(framed(t, uint16(i), "used.example.")); err != nil {
-					t.Fatal(err)
-				}
+				kit.Send(t, used, framed(t, uint16(i), "used.example."))
 				mustRead(t, used, uint16(i))
 				if n := l.connections.Load(); n > 11 { // one may be being replaced
 					t.Fatalf("%d connections", n)
@@ -536,9 +505,7 @@ func TestIdleTimeouts(t *testing.T) {
 	s := l.server.Load()
 	begin := time.Now()
 	silent, used := dialTCP(t, address), dialTCP(t, address)
-	if _, err := used.Write(framed(t, 1, "used.example.")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, used, framed(t, 1, "used.example."))
 	mustRead(t, used, 1)
 	for conn, want := range map[net.Conn]time.Duration{silent: s.ReadTimeout, used: s.IdleTimeout} {
 		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
@@ -555,9 +522,7 @@ func TestIdleTimeouts(t *testing.T) {
 func TestMaxTCPQueries(t *testing.T) {
 	_, address := newStreamListener(t, echo, func(s *server) { s.MaxTCPQueries = 3 })
 	conn := dialTCP(t, address)
-	if _, err := conn.Write(bytes.Repeat(framed(t, 1, "many.example."), 5)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, conn, bytes.Repeat(framed(t, 1, "many.example."), 5))
 	for range 3 {
 		mustRead(t, conn, 1)
 	}
@@ -584,9 +549,7 @@ func TestStop(t *testing.T) {
 		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE}}
 	}
 	for i := range 5 {
-		if _, err := conn.Write(framed(t, uint16(i), "stop.example.", keepAlive)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, conn, framed(t, uint16(i), "stop.example.", keepAlive))
 	}
 	idle := dialTCP(t, address)
 	kit.Eventually(t, "both are accepted", func() bool { return l.connections.Load() == 2 })
@@ -628,9 +591,7 @@ func TestDroppedOverTCP(t *testing.T) {
 	}, func(s *server) { s.chain.limit = 1 })
 	conn := dialTCP(t, address)
 	for i := range 5 {
-		if _, err := conn.Write(framed(t, uint16(i), "drop.example.")); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, conn, framed(t, uint16(i), "drop.example."))
 	}
 	failed := 0
 	for range 3 {
@@ -743,9 +704,7 @@ func TestClientThatNeverEnds(t *testing.T) {
 		ended := flood(dialTCP(t, address))
 		for i := range 10 {
 			conn := dialTCP(t, address)
-			if _, err := conn.Write(framed(t, uint16(i), "other.example.")); err != nil {
-				t.Fatal(err)
-			}
+			kit.Send(t, conn, framed(t, uint16(i), "other.example."))
 			mustRead(t, conn, uint16(i))
 		}
 		<-ended

@@ -16,6 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // wireHandler is a fake of plugin cache.
@@ -202,9 +203,7 @@ func TestClientThatDoesNotReadStallsNoOtherReply(t *testing.T) {
 	var deaf []*block.WireQuery
 	for range maxFinalWorkers + 4 {
 		c := dialFrom(t, "127.0.0.2", address)
-		if _, err := c.Write(framed(t, 1, "deaf.")); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, c, framed(t, 1, "deaf."))
 		deaf = append(deaf, <-held)
 		deafen(serverEnd(t, l, c))
 	}
@@ -313,10 +312,7 @@ func TestDispatchOfViews(t *testing.T) {
 	b := newWireBed(t, 0, nil)
 	b.route.wire = nil
 	query := func(name string) *block.WireQuery {
-		packed, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		packed := kit.Pack(t, new(dns.Msg).SetQuestion(name, dns.TypeA))
 		q := &block.WireQuery{Packed: packed, Client: clientAddress(1), Answerer: discard{}}
 		if !q.Parse(packed) {
 			t.Fatal("the query is not ordinary")
@@ -473,10 +469,7 @@ func TestCapacityOfUpstreams(t *testing.T) {
 func TestWireAllocatesNothing(t *testing.T) {
 	e := entryFor(t, "miss.test.", 1)
 	b := newWireBed(t, 0, func(b *batch.Batch, q *block.WireQuery) { q.Answer(b, q, e, answers.Patch{}) })
-	packed, err := new(dns.Msg).SetQuestion("miss.test.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := kit.Pack(t, new(dns.Msg).SetQuestion("miss.test.", dns.TypeA))
 	miss := b.answering(t, packed)
 	miss()
 	const limit = 6 // the client in the queue, and those of the race detector's pools

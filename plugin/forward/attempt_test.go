@@ -456,10 +456,7 @@ func TestTSIG(t *testing.T) {
 				}
 				got := seen.all()[0]
 				got.Id = m.Id
-				packed, err := got.Pack()
-				if err != nil {
-					t.Fatal(err)
-				}
+				packed := kit.Pack(t, got)
 				if string(packed) != string(wire) {
 					t.Errorf("the server gets\n%v\nwant\n%v", got, m)
 				}

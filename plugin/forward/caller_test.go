@@ -407,19 +407,13 @@ func TestCaller_Room(t *testing.T) {
 	if err := x.setMessage(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}}); err != nil {
 		t.Fatal(err)
 	}
-	m := new(dns.Msg)
-	if err := m.Unpack(x.queryFor(&attempt{to: upstreamOf(f, 0)}, true)); err != nil {
-		t.Fatal(err)
-	}
+	m := kit.Unpack(t, x.queryFor(&attempt{to: upstreamOf(f, 0)}, true))
 	reply := new(dns.Msg).SetReply(m)
 	reply.SetEdns0(m.IsEdns0().UDPSize(), false)
 	for reply.Len() < int(m.IsEdns0().UDPSize()) {
 		reply.Answer = append(reply.Answer, &dns.TXT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{""}})
 	}
-	packed, err := reply.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := kit.Pack(t, reply)
 	cleaned := message{Reply: new(wire.Reply)}
 	if !cleaned.Parse(packed) {
 		t.Fatal("not parsed")

@@ -220,14 +220,11 @@ func TestParse_Block(t *testing.T) {
 func TestParse_ClusterDNS(t *testing.T) {
 	t.Cleanup(func() { nodefacts.Set(nodefacts.Facts{}) })
 	nodefacts.Set(nodefacts.Facts{Corefile: "Testfile", Forward: map[int]nodefacts.Forward{1: {ClusterDNS: true}}})
-	all, err := parse(caddy.NewTestController("dns", "forward . 192.0.2.1\nforward . 192.0.2.2"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := configured(t, "forward . 192.0.2.1\nforward . 192.0.2.2")
 	if newNames(&all[0], nil, nil) != nil || newNames(&all[1], nil, nil) == nil {
 		t.Errorf("stanzas %+v, want cluster DNS as the upstream of the first alone", all)
 	}
-	_, err = parse(caddy.NewTestController("dns", "forward . 192.0.2.1 {\nprivate_names nxdomain\n}"))
+	_, err := parse(caddy.NewTestController("dns", "forward . 192.0.2.1 {\nprivate_names nxdomain\n}"))
 	if err == nil || !strings.Contains(err.Error(), "Testfile:2 - Error during parsing: invalid private_names: the upstreams are cluster DNS") {
 		t.Errorf("error %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // replySeeds are replies with common and unusual contents, and some malformed ones.
@@ -26,11 +27,7 @@ func replySeeds(t testing.TB) (all [][]byte) {
 		if change != nil {
 			change(m)
 		}
-		b, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, b)
+		all = append(all, kit.Pack(t, m))
 	}
 	for _, compress := range []bool{false, true} {
 		add(compress, nil)
@@ -77,10 +74,7 @@ func compareMessage(t *testing.T, m *message) *dns.Msg {
 func TestUnpackReply(t *testing.T) {
 	t.Parallel()
 	x := new(exchange)
-	packed, err := question("www.Example.org.").Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := kit.Pack(t, question("www.Example.org."))
 	x.plain = packed
 	upstream := &upstream{endpoint: plain("192.0.2.255:53")}
 	parsed, unpacked, refused := 0, 0, 0
@@ -122,10 +116,7 @@ func TestClean_Allocs(t *testing.T) {
 	x.addedOPT = true
 	reply := addressReply(question("www.example.org."))
 	reply.Extra = []dns.RR{optOf(spoof(), cookie())}
-	packed, err := reply.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := kit.Pack(t, reply)
 	b, m := make([]byte, len(packed)), message{Reply: new(wire.Reply)}
 	if n := testing.AllocsPerRun(100, func() {
 		copy(b, packed)

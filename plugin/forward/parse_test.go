@@ -94,10 +94,7 @@ func TestParse_Options(t *testing.T) {
 		{"tls_servername dns.example\ntls", func(c *config) { c.tlsServerName, c.tls.ServerName = "dns.example", "dns.example" }},
 	} {
 		t.Run(c.options, func(t *testing.T) {
-			all, err := parse(caddy.NewTestController("dns", "forward . 192.0.2.1 {\n"+c.options+"\n}"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			all := configured(t, "forward . 192.0.2.1 {\n"+c.options+"\n}")
 			want := defaults(corefile.Position{File: "Testfile", Line: 1})
 			want.from = "."
 			want.to = []target{{text: "192.0.2.1", endpoint: plain("192.0.2.1:53")}}
@@ -215,10 +212,7 @@ func TestParse_Targets(t *testing.T) {
 		{"https://dns.example:8443", "", host(transport.HTTPS, "dns.example.", "8443", "dns.example")},
 	} {
 		t.Run(c.to+" "+c.options, func(t *testing.T) {
-			all, err := parse(caddy.NewTestController("dns", "forward . "+c.to+" {\n"+c.options+"\n}"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			all := configured(t, "forward . "+c.to+" {\n"+c.options+"\n}")
 			c.want.text = c.to
 			if got := all[0].to; len(got) != 1 || got[0] != c.want {
 				t.Errorf("targets\n got %+v\nwant %+v", got, c.want)
@@ -228,10 +222,7 @@ func TestParse_Targets(t *testing.T) {
 }
 
 func TestParse_Stanzas(t *testing.T) {
-	all, err := parse(caddy.NewTestController("dns", "forward Example.org 192.0.2.1\n\nforward . 192.0.2.2 192.0.2.3 {\n}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := configured(t, "forward Example.org 192.0.2.1\n\nforward . 192.0.2.2 192.0.2.3 {\n}")
 	if len(all) != 2 || all[0].from != "example.org." || all[1].from != "." || len(all[1].to) != 2 || all[1].at.Line != 3 {
 		t.Errorf("stanzas %+v", all)
 	}
@@ -241,10 +232,7 @@ func TestParse_Stanzas(t *testing.T) {
 }
 
 func TestParse_Policies(t *testing.T) {
-	all, err := parse(caddy.NewTestController("dns", "forward a 192.0.2.1 {\npolicy round_robin\n}\nforward b 192.0.2.1 {\npolicy round_robin\n}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := configured(t, "forward a 192.0.2.1 {\npolicy round_robin\n}\nforward b 192.0.2.1 {\npolicy round_robin\n}")
 	if all[0].policy == all[1].policy {
 		t.Error("two stanzas share the state of round_robin")
 	}

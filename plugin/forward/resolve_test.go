@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coredns/caddy"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/kit"
@@ -280,10 +279,7 @@ func TestSystemLookup(t *testing.T) {
 func TestTargets_Resolver(t *testing.T) {
 	r := startResolver(t)
 	r.set(v4, "a.example. 60 IN A 192.0.2.1")
-	all, err := parse(caddy.NewTestController("dns", "forward . a.example {\nresolver "+r.address+"\n}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := configured(t, "forward . a.example {\nresolver "+r.address+"\n}")
 	tg := newTargets(all[0])
 	tg.wait.host, tg.wait.jitter, tg.wait.retry = 10*time.Millisecond, 0, 10*time.Millisecond
 	wantFirst(t, tg, "192.0.2.1:53")

@@ -43,10 +43,7 @@ func TestMayTry(t *testing.T) {
 		"except others":                 {"forward . 192.0.2.1 {\ncaller node-a\nexcept mail.cluster.local\n}\n", 0, false, qname, true},
 	}
 	for name, tt := range tests {
-		configs, err := parse(caddy.NewTestController("dns", tt.stanzas))
-		if err != nil {
-			t.Fatal(err)
-		}
+		configs := configured(t, tt.stanzas)
 		b := newBlock(configs)
 		b.setShared(tt.shared)
 		data, _ := searchlist.AppendSuffixes(nil, own)

@@ -51,10 +51,7 @@ func TestSetup_Error(t *testing.T) {
 // blockOf returns the stanzas of a text.
 func blockOf(t testing.TB, text string) *block {
 	t.Helper()
-	configs, err := parse(caddy.NewTestController("dns", text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	configs := configured(t, text)
 	b := newBlock(configs)
 	t.Cleanup(func() { _ = b.stop() }) // it never fails
 	return b

@@ -16,19 +16,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/coredns/caddy"
-
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // parsed returns the targets of one stanza.
 func parsed(t testing.TB, text string) *targets {
 	t.Helper()
-	all, err := parse(caddy.NewTestController("dns", text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newTargets(all[0])
+	return newTargets(configured(t, text)[0])
 }
 
 // watched records the changes that watch reports.

@@ -53,10 +53,7 @@ func addressesOfServers(servers []*rogue.Server) (all []string) {
 // chainOf returns the first stanza of a text; each is followed by the next, the last by a plugin that answers YXDOMAIN.
 func chainOf(t testing.TB, text string) *Forward {
 	t.Helper()
-	configs, err := parse(caddy.NewTestController("dns", text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	configs := configured(t, text)
 	next := test.NextHandler(dns.RcodeYXDomain, nil)
 	for _, c := range slices.Backward(configs) {
 		endpoints, err := newTargets(c).first(context.Background())
@@ -176,6 +173,16 @@ type concurrent struct {
 // Run starts a case, which may measure times.
 func (c *concurrent) Run(name string, run func(t testing.TB)) {
 	c.Go(func() { c.t.Run(name, func(t *testing.T) { measured(t, run) }) })
+}
+
+// configured returns the configurations of stanzas.
+func configured(t testing.TB, stanzas string) []config {
+	t.Helper()
+	all, err := parse(caddy.NewTestController("dns", stanzas))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // sight records the queries that a scripted server receives.

@@ -396,10 +396,7 @@ func TestMatchesWire(t *testing.T) {
 	f := chainOf(t, "forward example.org 192.0.2.1 {\nexcept b.example.org c.example.org\n}")
 	for _, name := range []string{".", "org.", "example.org.", "EXAMPLE.org.", "a.example.org.", "b.example.org.", "x.B.example.org.", "bb.example.org.", "aexample.org.", `a\.example.org.`, `\100.example.org.`, "c.example.org.example.org."} {
 		m := new(dns.Msg).SetQuestion(name, dns.TypeA)
-		packed, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		packed := kit.Pack(t, m)
 		wire := packed[wire.HeaderLen : len(packed)-wire.TypeClassLen]
 		if got, want := f.matchesWire(wire), f.matches(strings.ToLower(name)); got != want {
 			t.Errorf("%s: %t, want %t", name, got, want)

@@ -14,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // wireNext is next with a WireHandler. Both answer NXDOMAIN, which a cache stores.
@@ -88,10 +89,7 @@ func TestServeWire(t *testing.T) {
 			wire, inWire := newTest()
 			wire.Next = wireNext{inWire}
 			r := query(tt.name, tt.qtype).SetEdns0(1232, false)
-			packed, err := r.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			packed := kit.Pack(t, r)
 			for range 2 {
 				w := dnstest.NewRecorder(&test.ResponseWriter{})
 				if _, err := messages.ServeDNS(context.Background(), w, r); err != nil {

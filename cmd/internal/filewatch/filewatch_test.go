@@ -60,16 +60,9 @@ func (m *mount) swap(t testing.TB, files map[string]string) {
 func startWatch(t *testing.T, every time.Duration, paths ...string) <-chan struct{} {
 	t.Helper()
 	calls := make(chan struct{}, 100)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	kit.Background(t, func(ctx context.Context) {
 		w := &Watcher{Paths: func() []string { return paths }, Every: every, Settle: 20 * time.Millisecond, Changed: func() { calls <- struct{}{} }}
 		w.Run(ctx)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-ended
 	})
 	awaitCall(t, calls)
 	return calls

@@ -101,16 +101,7 @@ func serve(t *testing.T, args ...string) *served {
 	if err := f.Parse(append([]string{"-metrics-listen-address", s.address, "-tls-enabled", "-tls-cert-file", s.file("tls.crt"), "-tls-private-key-file", s.file("tls.key")}, args...)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		server.Serve(ctx, 50*time.Millisecond)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-ended
-	})
+	kit.Background(t, func(ctx context.Context) { server.Serve(ctx, 50*time.Millisecond) })
 	return s
 }
 
@@ -276,9 +267,7 @@ func TestSilentClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		if _, err := conn.Write([]byte("\x16\x03\x01\x02\x00")[:i%6]); err != nil {
-			t.Fatal(err)
-		}
+		kit.Send(t, conn, []byte("\x16\x03\x01\x02\x00")[:i%6])
 	}
 	if _, err := s.get(); err != nil {
 		t.Error(err)
@@ -301,9 +290,7 @@ func TestIdleClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := conn.Write([]byte("GET /metrics HTTP/1.1\r\nHost: metrics\r\n\r\n")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Send(t, conn, []byte("GET /metrics HTTP/1.1\r\nHost: metrics\r\n\r\n"))
 	if err := conn.SetReadDeadline(time.Now().Add(4 * timeout)); err != nil {
 		t.Fatal(err)
 	}

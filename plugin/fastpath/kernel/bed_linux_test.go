@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // requireRoot skips a test that needs CAP_BPF and CAP_NET_ADMIN.
@@ -258,9 +259,5 @@ func question(t testing.TB, name string, qtype uint16, change func(*dns.Msg)) []
 	if change != nil {
 		change(m)
 	}
-	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return kit.Pack(t, m)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // slowCheck is check in simple steps.
@@ -127,10 +128,7 @@ func TestIsCut(t *testing.T) {
 	}
 	m.SetEdns0(1232, true)
 	for _, m.Compress = range []bool{false, true} {
-		b, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := kit.Pack(t, m)
 		for end := wire.QuestionEnd(b); end <= len(b); end++ {
 			if got, want := isCut(slices.Clip(b[:end])), end < len(b); got != want {
 				t.Errorf("%d of %d bytes: %t", end, len(b), got)
@@ -148,11 +146,7 @@ func withOPT(t testing.TB, options ...dns.EDNS0) []byte {
 	m.SetQuestion("www.example.", dns.TypeA)
 	m.SetEdns0(1232, true)
 	m.Extra[0].(*dns.OPT).Option = options
-	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return kit.Pack(t, m)
 }
 
 func TestAppendKeepAlive(t *testing.T) {

@@ -311,9 +311,7 @@ func TestPieces(t *testing.T) {
 			}
 			for len(stream) > 0 {
 				n := min(size, len(stream))
-				if _, err := one.Write(stream[:n]); err != nil {
-					t.Fatal(err)
-				}
+				kit.Send(t, one, stream[:n])
 				stream = stream[n:]
 			}
 			for _, s := range all {
@@ -451,10 +449,7 @@ func FuzzKeepAliveOf(f *testing.F) {
 	}
 	full.SetEdns0(1232, true)
 	full.IsEdns0().Option = []dns.EDNS0{option}
-	b, err := full.Pack()
-	if err != nil {
-		f.Fatal(err)
-	}
+	b := kit.Pack(f, full)
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) < wire.HeaderLen {

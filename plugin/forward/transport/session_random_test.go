@@ -86,9 +86,7 @@ func (m *model) step() {
 	}
 	for len(out) > 0 {
 		n := 1 + m.r.IntN(len(out))
-		if _, err := m.c.Write(out[:n]); err != nil {
-			m.t.Fatal(err)
-		}
+		kit.Send(m.t, m.c, out[:n])
 		out = out[n:]
 	}
 	for i, s := range arriving {

@@ -331,11 +331,7 @@ func question(t testing.TB, name string) []byte {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeA)
 	m.Id = 0xabcd
-	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return kit.Pack(t, m)
 }
 
 // testbed is a pool and its server.

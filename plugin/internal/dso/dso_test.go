@@ -92,10 +92,7 @@ func TestKinds(t *testing.T) {
 }
 
 func TestIsDSO(t *testing.T) {
-	query, err := new(dns.Msg).SetQuestion("example.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	query := kit.Pack(t, new(dns.Msg).SetQuestion("example.", dns.TypeA))
 	if IsDSO(query) || IsDSO(nil) || IsDSO([]byte{0, 0}) || !IsDSO(AppendSessionRequest(nil, 1)) || !IsDSO(AppendErrorResponse(nil, 1, TypeNI)) {
 		t.Error("a query is DSO, or a DSO message is not")
 	}

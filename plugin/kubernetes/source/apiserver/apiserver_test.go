@@ -54,16 +54,7 @@ func run(t *testing.T, api *kubeapi.Server, o source.Options, c *clock) (*Source
 // runSource runs a source until the test ends.
 func runSource(t *testing.T, s *Source) *index.Index {
 	ix := index.New()
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.Run(ctx, ix)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-done
-	})
+	kit.Background(t, func(ctx context.Context) { s.Run(ctx, ix) })
 	return ix
 }
 
@@ -244,16 +235,7 @@ func TestOverloaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	ix := index.New()
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.Run(ctx, ix)
-	}()
-	defer func() {
-		stop()
-		<-done
-	}()
+	defer kit.Background(t, func(ctx context.Context) { s.Run(ctx, ix) })()
 	kit.Eventually(t, "the first records, by a list", func() bool { return synced(s) && hasIP(ix, "web", "10.96.0.1") })
 	f.failsStreams(0)
 

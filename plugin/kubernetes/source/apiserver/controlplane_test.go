@@ -150,16 +150,7 @@ func runReal(t *testing.T, kubeconfig string, o source.Options) *realSource {
 	}
 	s.pace.check, s.pace.confirm, s.pace.retry = time.Second, time.Second/2, time.Second/10
 	r := &realSource{Source: s, ix: index.New()}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.Run(ctx, r.ix)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-done
-	})
+	kit.Background(t, func(ctx context.Context) { s.Run(ctx, r.ix) })
 	return r
 }
 

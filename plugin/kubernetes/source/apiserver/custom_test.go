@@ -195,16 +195,7 @@ func startClusterset(t *testing.T, o source.Options, prepare func(api *kubeapi.S
 	for _, r := range c.resources {
 		r.health.now = c.clock.now
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c.Run(ctx, c.ix)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-done
-	})
+	kit.Background(t, func(ctx context.Context) { c.Run(ctx, c.ix) })
 	return c
 }
 

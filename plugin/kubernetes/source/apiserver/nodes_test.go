@@ -77,16 +77,7 @@ func runNodes(t *testing.T, api *kubeapi.Server, endpoint string) *nodeSource {
 	}
 	n := &nodeSource{Source: s, t: t, api: api, ix: index.New(), clock: new(clock)}
 	s.pace = pace{now: n.clock.now, again: time.Millisecond, retry: time.Millisecond, maxRetry: 10 * time.Millisecond}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.Run(ctx, n.ix)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-done
-	})
+	kit.Background(t, func(ctx context.Context) { s.Run(ctx, n.ix) })
 	return n
 }
 

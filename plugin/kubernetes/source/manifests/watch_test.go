@@ -49,16 +49,7 @@ func run(t *testing.T, opts source.Options, files map[string]string, change func
 		t.Fatal(err)
 	}
 	r.Source = s
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.Run(ctx, r.ix)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
+	kit.Background(t, func(ctx context.Context) { s.Run(ctx, r.ix) })
 	return r
 }
 
@@ -420,15 +411,9 @@ func TestWatchEnds(t *testing.T) {
 func TestNothingIsLeft(t *testing.T) {
 	before := runtime.NumGoroutine()
 	s, _, _ := load(t, everything, map[string]string{"a.yaml": service("shop", "one", "None")})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.Run(ctx, index.New())
-	}()
+	end := kit.Background(t, func(ctx context.Context) { s.Run(ctx, index.New()) })
 	time.Sleep(50 * time.Millisecond)
-	cancel()
-	<-done
+	end()
 	kit.Within(t, 3*time.Second, "as few goroutines as before", func() bool { return runtime.NumGoroutine() <= before })
 }
 
