@@ -1,17 +1,15 @@
 package cache
 
 import (
-	"bytes"
 	"context"
-	stdlog "log"
 	"net/netip"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // with returns a query with EDNS options.
@@ -176,22 +174,20 @@ func TestOptions(t *testing.T) {
 
 // TestWarningOfOption checks that an EDNS option that prevents caching is logged once per server block.
 func TestWarningOfOption(t *testing.T) {
-	var logged bytes.Buffer
-	stdlog.SetOutput(&logged)
-	defer stdlog.SetOutput(os.Stderr)
+	logged := kit.Logged(t)
 	b := newTestCache(t, "cache")
 	b.replies("NOERROR; " + a("w.", 60))
 	local := &dns.EDNS0_LOCAL{Code: 65001, Data: []byte{1}}
 	for _, r := range []*dns.Msg{query("w. A"), query("w. A +edns"), with("w. A", &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"})} {
 		b.wantAddress(r, "192.0.2.1")
 	}
-	if logged.Len() > 0 {
-		t.Errorf("without an option that prevents caching the log is %s", &logged)
+	if logged.String() != "" {
+		t.Errorf("without an option that prevents caching the log is %s", logged)
 	}
 	for range 3 {
 		b.wantAddress(with("w. A", local), "192.0.2.1")
 	}
-	if n := strings.Count(logged.String(), "Queries with EDNS option 65001 are not answered from the cache"); n != 1 {
-		t.Errorf("%d log lines, want 1: %s", n, &logged)
+	if n := logged.Count("Queries with EDNS option 65001 are not answered from the cache"); n != 1 {
+		t.Errorf("%d log lines, want 1: %s", n, logged)
 	}
 }

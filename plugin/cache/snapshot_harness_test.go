@@ -1,13 +1,9 @@
 package cache
 
 import (
-	"bytes"
-	stdlog "log"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,36 +92,14 @@ func parsedFile(t *testing.T, file string) *snapshot.Snapshot {
 }
 
 // logLines are the lines of the log during a test.
-type logLines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
+type logLines struct{ *kit.Log }
 
-func logged(t *testing.T) *logLines {
-	l := new(logLines)
-	stdlog.SetOutput(l)
-	t.Cleanup(func() { stdlog.SetOutput(os.Stderr) })
-	return l
-}
-
-// Write implements io.Writer.
-func (l *logLines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
+func logged(t *testing.T) logLines { return logLines{kit.Logged(t)} }
 
 // want checks that the log has exactly these lines about a snapshot since the last call: each has the text.
-func (l *logLines) want(t *testing.T, texts ...string) {
+func (l logLines) want(t *testing.T, texts ...string) {
 	t.Helper()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var lines []string
-	for line := range strings.Lines(l.text.String()) {
-		if strings.Contains(line, "plugin/cache: Snapshot ") {
-			lines = append(lines, line)
-		}
-	}
+	lines := l.Lines("plugin/cache: Snapshot ")
 	ok := len(lines) == len(texts)
 	for i := 0; ok && i < len(texts); i++ {
 		ok = strings.Contains(lines[i], texts[i])
@@ -133,7 +107,7 @@ func (l *logLines) want(t *testing.T, texts ...string) {
 	if !ok {
 		t.Errorf("log lines %q, want lines with %q", lines, texts)
 	}
-	l.text.Reset()
+	l.Reset()
 }
 
 // snapshotBubble runs a test in a bubble, through the plugin chain and in wire form, with the path of a file.

@@ -1,11 +1,9 @@
 package forward
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	stdlog "log"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -400,9 +398,7 @@ func TestTargets_Stop(t *testing.T) {
 // logged returns the log of a function.
 func logged(t *testing.T, do func()) string {
 	t.Helper()
-	var text bytes.Buffer
-	stdlog.SetOutput(&text)
-	defer stdlog.SetOutput(os.Stderr)
+	text := kit.Logged(t)
 	do()
 	return text.String()
 }

@@ -1,14 +1,12 @@
 package nodelocal
 
 import (
-	"bytes"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
 
-	stdlog "log"
-
+	"github.com/nearside-dns/nearside/test/kit"
 	netns "github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -31,9 +29,7 @@ func TestIPv6DisabledWhileRunning(t *testing.T) {
 	if err == nil {
 		t.Fatal("the interface has no IPv6 address, and no error is returned")
 	}
-	var logged bytes.Buffer
-	stdlog.SetOutput(&logged)
-	defer stdlog.SetOutput(os.Stderr)
+	logged := kit.Logged(t)
 	n.report(err)
 	n.report(err) // once only
 	got := logged.String()

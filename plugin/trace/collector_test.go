@@ -1,8 +1,6 @@
 package trace
 
 import (
-	"bytes"
-	stdlog "log"
 	"net"
 	"net/http"
 	"net/url"
@@ -19,32 +17,6 @@ import (
 	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/zipkin"
 )
-
-// logged are the lines that the package logs. Tests of this package run one after the other.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) count(part string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), part)
-}
-
-func record(t *testing.T) *logged {
-	t.Helper()
-	l, before := new(logged), stdlog.Writer()
-	stdlog.SetOutput(l)
-	t.Cleanup(func() { stdlog.SetOutput(before) })
-	return l
-}
 
 // newTestCollector returns a collector that sends when the batch is full, every millisecond, or at its end. change may be nil.
 func newTestCollector(t *testing.T, address string, change func(*settings, *collector)) *collector {
@@ -140,7 +112,7 @@ func TestCollector_Large(t *testing.T) {
 // TestCollector_Slow has a collector that does not reply: spans wait up to the limit, without waiting for it, and the newest are
 // sent when it replies.
 func TestCollector_Slow(t *testing.T) {
-	lines := record(t)
+	lines := kit.Logged(t)
 	z := zipkin.New(t)
 	c := newTestCollector(t, z.Address(), func(s *settings, c *collector) { never(s, c); s.backlog, s.batch = 10, 3 })
 	before := testutil.ToFloat64(dropped)
@@ -162,7 +134,7 @@ func TestCollector_Slow(t *testing.T) {
 		t.Errorf("%v dropped, want 990", got)
 	}
 	kit.Eventually(t, "log line", func() bool {
-		return lines.count("more spans than it accepts; 990 dropped since the last such line, 10 may wait") == 1
+		return lines.Count("more spans than it accepts; 990 dropped since the last such line, 10 may wait") == 1
 	})
 }
 
@@ -205,26 +177,26 @@ func TestCollector_EndSlow(t *testing.T) {
 
 // TestCollector_Dead has no collector at first: the spans wait, one line is logged, and one when the collector runs.
 func TestCollector_Dead(t *testing.T) {
-	lines := record(t)
+	lines := kit.Logged(t)
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
 	c := newTestCollector(t, address, func(s *settings, _ *collector) { s.batch = 1 })
 	send(c, 0, 3)
-	kit.Eventually(t, "log line", func() bool { return lines.count("connection refused") == 1 })
+	kit.Eventually(t, "log line", func() bool { return lines.Count("connection refused") == 1 })
 	send(c, 3, 100)
 	z := zipkin.NewAt(t, address)
 	s := z.Await(t, "spans", func(s zipkin.State) bool { return len(s.Spans) == 100 })
 	if got := names(s.Spans); !strings.HasPrefix(got, "0 1 2 3 4 ") {
 		t.Errorf("order %s", got)
 	}
-	kit.Eventually(t, "second log line", func() bool { return lines.count("accepts spans again") == 1 })
-	if n := lines.count("not sent"); n != 1 {
+	kit.Eventually(t, "second log line", func() bool { return lines.Count("accepts spans again") == 1 })
+	if n := lines.Count("not sent"); n != 1 {
 		t.Errorf("%d lines", n)
 	}
 }
 
 // TestCollector_Log logs failures once a minute, and spans dropped in between.
 func TestCollector_Log(t *testing.T) {
-	lines := record(t)
+	lines := kit.Logged(t)
 	now := time.Unix(0, 0)
 	c := newCollector(&settings{endpoint: &url.URL{Scheme: "http", User: url.UserPassword("user", "secret"), Host: "z.example"}, backlog: 10})
 	c.now = func() time.Time { return now }
@@ -244,11 +216,11 @@ func TestCollector_Log(t *testing.T) {
 		{time.Minute, 0, nil, "more spans than it accepts; 2 dropped"},
 	} {
 		now = now.Add(step.after)
-		before := lines.count("\n")
+		before := lines.Count("\n")
 		c.lost += step.lost
 		c.report(c.lost, step.err)
-		if got := lines.count("\n") - before; step.want == "" && got != 0 || step.want != "" && (got != 1 || lines.count(step.want) != 1) {
-			t.Errorf("%+v: %d lines:\n%s", step, got, lines.text.String())
+		if got := lines.Count("\n") - before; step.want == "" && got != 0 || step.want != "" && (got != 1 || lines.Count(step.want) != 1) {
+			t.Errorf("%+v: %d lines:\n%s", step, got, lines)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -85,5 +86,18 @@ func TestBackground(t *testing.T) {
 	Background(t, func(ctx context.Context) { <-ctx.Done(); ended = true })()
 	if !ended {
 		t.Error("it does not wait for the end")
+	}
+}
+
+// TestLogged reads the log of the process.
+func TestLogged(t *testing.T) {
+	l := Logged(t)
+	log.Print("one of two")
+	log.Print("two")
+	if lines := l.Lines("o", "t"); len(lines) != 2 || l.Count("one") != 1 || !strings.HasSuffix(l.String(), "two\n") {
+		t.Errorf("%q", l)
+	}
+	if l.Reset(); len(l.Lines()) != 0 {
+		t.Errorf("%q", l)
 	}
 }

@@ -13,14 +13,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	stdlog "log"
 	"math/big"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -59,33 +57,13 @@ func certify(t *testing.T, serial int64, certificate, key string) *x509.Certific
 type served struct {
 	address string
 	folder  string // of tls.crt and tls.key
-	log     *output
-}
-
-// output is the log of the process.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(line []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(line)
-}
-
-func (o *output) count(text string) int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return strings.Count(o.text.String(), text)
+	log     *kit.Log
 }
 
 // serve serves metrics with -tls-enabled and more flags.
 func serve(t *testing.T, args ...string) *served {
 	t.Helper()
-	s := &served{folder: t.TempDir(), log: new(output)}
-	stdlog.SetOutput(s.log)
-	t.Cleanup(func() { stdlog.SetOutput(os.Stderr) })
+	s := &served{folder: t.TempDir(), log: kit.Logged(t)}
 	s.certify(t, 1)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -146,7 +124,7 @@ func (s *served) awaitSerial(t *testing.T, want int64) {
 // awaitLog waits for a line of the log.
 func (s *served) awaitLog(t *testing.T, text string) {
 	t.Helper()
-	kit.Eventually(t, fmt.Sprintf("%q in the log", text), func() bool { return s.log.count(text) > 0 })
+	kit.Eventually(t, fmt.Sprintf("%q in the log", text), func() bool { return s.log.Count(text) > 0 })
 }
 
 // metric is one of those that every process has.
@@ -165,22 +143,22 @@ func TestRenewal(t *testing.T) {
 		{"no key", "tls.key", "", "failed to load X509KeyPair"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			before := s.log.count("valid again")
-			failed := s.log.count(lastValid)
+			before := s.log.Count("valid again")
+			failed := s.log.Count(lastValid)
 			kit.Write(t, s.file(tc.file), tc.text)
 			kit.Succeeds(t, kit.Patience, "the certificate", func() error {
-				if s.log.count(lastValid) == failed {
+				if s.log.Count(lastValid) == failed {
 					return errors.New("the log has no error")
 				}
 				return nil
 			})
 			serial, err := s.get()
-			if err != nil || serial == 0 || s.log.count(tc.want) == 0 {
-				t.Errorf("certificate %d, error %v, %q in the log: %d", serial, err, tc.want, s.log.count(tc.want))
+			if err != nil || serial == 0 || s.log.Count(tc.want) == 0 {
+				t.Errorf("certificate %d, error %v, %q in the log: %d", serial, err, tc.want, s.log.Count(tc.want))
 			}
 			s.certify(t, serial+1)
 			s.awaitSerial(t, serial+1)
-			if got := s.log.count("valid again"); got != before+1 {
+			if got := s.log.Count("valid again"); got != before+1 {
 				t.Errorf("%d lines about valid files, want %d", got, before+1)
 			}
 		})
@@ -333,11 +311,9 @@ func TestDisabled(t *testing.T) {
 			if err := f.Parse([]string{"-metrics-listen-address", address, "-tls-enabled"}); err != nil {
 				t.Fatal(err)
 			}
-			log := new(output)
-			stdlog.SetOutput(log)
-			defer stdlog.SetOutput(os.Stderr)
+			log := kit.Logged(t)
 			s.Serve(t.Context(), time.Hour) // returns
-			if got := log.count("-tls-enabled ignored: -metrics-listen-address is not set"); got != 1 {
+			if got := log.Count("-tls-enabled ignored: -metrics-listen-address is not set"); got != 1 {
 				t.Errorf("%d lines in the log, want 1", got)
 			}
 		})

@@ -1,8 +1,6 @@
 package nodelocaldns
 
 import (
-	"bytes"
-	"log"
 	"os"
 	"path/filepath"
 	"slices"
@@ -76,9 +74,7 @@ func TestImports(t *testing.T) {
 
 // TestUnchanged reads a Corefile with warnings of the parser repeatedly.
 func TestUnchanged(t *testing.T) {
-	var output bytes.Buffer
-	log.SetOutput(&output)
-	defer log.SetOutput(os.Stderr)
+	output := kit.Logged(t)
 	conf := filepath.Join(t.TempDir(), "Corefile")
 	kit.Write(t, conf, ". {\n  import none*\n}\n")
 	n := node(t, nil)
@@ -87,7 +83,7 @@ func TestUnchanged(t *testing.T) {
 		if _, err := n.Source(conf, reader); err != nil {
 			t.Fatal(err)
 		}
-		warnings = append(warnings, strings.Count(output.String(), "No files matching"))
+		warnings = append(warnings, output.Count("No files matching"))
 	}
 	if warnings[0] == 0 || warnings[1] != warnings[3] {
 		t.Errorf("warnings after each reading: %d", warnings)

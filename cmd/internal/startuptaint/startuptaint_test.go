@@ -1,14 +1,12 @@
 package startuptaint
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"io"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,28 +38,10 @@ var foreign = []corev1.Taint{
 // startup is the startup taint with an effect.
 func startup(effect corev1.TaintEffect) corev1.Taint { return corev1.Taint{Key: key, Effect: effect} }
 
-// output collects log lines.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(line []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(line)
-}
-
-func (o *output) count(text string) int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return strings.Count(o.text.String(), text)
-}
-
 // logged returns the log of a test.
-func logged(t *testing.T) *output {
+func logged(t *testing.T) *kit.Log {
 	t.Helper()
-	o := new(output)
+	o := new(kit.Log)
 	clog.SetOutput(o)
 	t.Cleanup(func() { clog.SetOutput(io.Discard) })
 	return o
@@ -131,7 +111,7 @@ func TestRemove(t *testing.T) {
 		ready.Store(true)
 		p.awaitOthers()
 		kit.Within(t, deadline, "a log line", func() bool {
-			return log.count("Taint nearside.dev/nodecache-not-ready removed from node node-a: nodecache is ready") == 1
+			return log.Count("Taint nearside.dev/nodecache-not-ready removed from node node-a: nodecache is ready") == 1
 		})
 		p.taint(append(slices.Clone(foreign), startup(corev1.TaintEffectNoExecute))...) // as Karpenter does
 		p.awaitOthers()
@@ -147,7 +127,7 @@ func TestRemove(t *testing.T) {
 		p.taint(append(slices.Clone(foreign), startup(corev1.TaintEffectNoSchedule))...)
 		polled := p.start(t, p.KubeconfigFor(user), always)
 		kit.Within(t, deadline, "a second try", func() bool { return polled.Load() > 1 })
-		if n := log.count("stays on node node-a until a retry succeeds: read node node-a: nodes \"node-a\" is forbidden"); n != 1 {
+		if n := log.Count("stays on node node-a until a retry succeeds: read node node-a: nodes \"node-a\" is forbidden"); n != 1 {
 			t.Errorf("the reason is logged %d times", n)
 		}
 		meta := metav1.ObjectMeta{Name: "nodecache"}
@@ -185,7 +165,7 @@ func TestRemove(t *testing.T) {
 		p.KillAPIServer()
 		polled := p.start(t, p.Kubeconfig(), always)
 		kit.Within(t, deadline, "a second try", func() bool { return polled.Load() > 1 })
-		if log.count("stays on node node-a until a retry succeeds: read node node-a: ") == 0 {
+		if log.Count("stays on node node-a until a retry succeeds: read node node-a: ") == 0 {
 			t.Error("a log line")
 		}
 		p.StartAPIServer()
@@ -221,8 +201,8 @@ func TestStops(t *testing.T) {
 		log := logged(t)
 		r := &Remover{Node: func() string { return "" }, key: key}
 		r.run(t.Context())
-		if log.count("stays on this node: its name is unknown; set NODE_NAME") != 1 {
-			t.Errorf("log %s", log.text.String())
+		if log.Count("stays on this node: its name is unknown; set NODE_NAME") != 1 {
+			t.Errorf("log %s", log)
 		}
 	})
 	t.Run("no cluster", func(t *testing.T) {
@@ -230,8 +210,8 @@ func TestStops(t *testing.T) {
 		log := logged(t)
 		r := &Remover{Node: func() string { return nodeName }, key: key}
 		r.run(t.Context())
-		if log.count("stays on node node-a: no API server to read: not in a cluster") != 1 {
-			t.Errorf("log %s", log.text.String())
+		if log.Count("stays on node node-a: no API server to read: not in a cluster") != 1 {
+			t.Errorf("log %s", log)
 		}
 	})
 	t.Run("end during a request", func(t *testing.T) {
@@ -242,7 +222,7 @@ func TestStops(t *testing.T) {
 			end()
 			return false, errors.New("interrupted")
 		}, nodeName)
-		if log.count("interrupted") > 0 {
+		if log.Count("interrupted") > 0 {
 			t.Error("the end is logged as an error")
 		}
 	})

@@ -3,7 +3,6 @@ package source
 import (
 	"context"
 	"errors"
-	golog "log"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -152,7 +151,7 @@ func TestRestore(t *testing.T) {
 			write(t, path, ownCluster, noon)
 			k, src := newSnapshotter(t, path, noon.Add(10*time.Minute))
 			tc.change(t, path, k, src)
-			logged := captured(t)
+			logged := kit.Logged(t).String
 			if got := k.restore(t.Context()); got != tc.want || restored(k) != tc.want {
 				t.Errorf("restored: %t, and the Service exists: %t, want %t", got, restored(k), tc.want)
 			}
@@ -229,7 +228,7 @@ func TestOtherCluster(t *testing.T) {
 	if !k.restore(t.Context()) {
 		t.Fatal("not restored")
 	}
-	logged := captured(t)
+	logged := kit.Logged(t).String
 	src.set(otherCluster, Status{Resource: Services})
 	k.identify(t.Context())
 	kit.Eventually(t, "the end of the snapshot", func() bool { return !k.isInUse() })
@@ -374,7 +373,7 @@ func TestWriteFails(t *testing.T) {
 	k, src := newSnapshotter(t, path, noon)
 	src.set(ownCluster, synced()...)
 	k.identify(t.Context())
-	logged := captured(t)
+	logged := kit.Logged(t).String
 	for range 3 {
 		if k.write(t.Context()) {
 			t.Fatal("written into a folder that does not exist")
@@ -410,25 +409,3 @@ func TestKept(t *testing.T) {
 		t.Errorf("not restored: %+v", second.Status())
 	}
 }
-
-// captured returns a function that returns the log since the call.
-func captured(t *testing.T) func() string {
-	t.Helper()
-	var mu sync.Mutex
-	var text strings.Builder
-	golog.SetOutput(writerFunc(func(b []byte) (int, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return text.Write(b)
-	}))
-	t.Cleanup(func() { golog.SetOutput(os.Stderr) })
-	return func() string {
-		mu.Lock()
-		defer mu.Unlock()
-		return text.String()
-	}
-}
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

@@ -1,11 +1,8 @@
 package source
 
 import (
-	"bytes"
 	"fmt"
-	stdlog "log"
 	"net/netip"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -16,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func pointer[T any](v T) *T { return &v }
@@ -142,9 +140,7 @@ func TestStripSlice(t *testing.T) {
 
 // TestSkipped: objects that DNS cannot carry are left out, counted each time and logged once.
 func TestSkipped(t *testing.T) {
-	var logged bytes.Buffer
-	stdlog.SetOutput(&logged)
-	defer stdlog.SetOutput(os.Stderr)
+	logged := kit.Logged(t)
 	s := NewStripper(Options{})
 	counter := skippedObjects.WithLabelValues(Services, "name")
 	before := testutil.ToFloat64(counter)

@@ -1,13 +1,12 @@
 package source
 
 import (
-	"bytes"
-	stdlog "log"
-	"os"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func TestWaitForNames(t *testing.T) {
@@ -21,9 +20,7 @@ func TestWaitForNames(t *testing.T) {
 		{"", 0, true}, {"4", 0, true}, {"-1s", 0, true}, {"four", 0, true}, {"3000000h", 0, true},
 	} {
 		t.Run(tc.text, func(t *testing.T) {
-			var logged bytes.Buffer
-			stdlog.SetOutput(&logged)
-			defer stdlog.SetOutput(os.Stderr)
+			logged := kit.Logged(t)
 			o := &corev1.Service{ObjectMeta: meta("shop", "db"), Spec: corev1.ServiceSpec{ClusterIP: "None"}}
 			o.Annotations = map[string]string{AnnotationWaitForNames: tc.text}
 			s := NewStripper(Options{})
@@ -32,12 +29,12 @@ func TestWaitForNames(t *testing.T) {
 					t.Errorf("%d ms, want %d", got, tc.want)
 				}
 			}
-			lines := strings.Count(logged.String(), "\n")
+			lines := logged.Count("\n")
 			if !tc.logs && lines > 0 {
-				t.Errorf("logged:\n%s", &logged)
+				t.Errorf("logged:\n%s", logged)
 			}
 			if tc.logs && (lines != 1 || !strings.Contains(logged.String(), "shop/db") || !strings.Contains(logged.String(), "want 0s to 4s")) {
-				t.Errorf("logged:\n%s", &logged)
+				t.Errorf("logged:\n%s", logged)
 			}
 			o.Spec.ClusterIP = "10.0.0.1"
 			if got := s.Service(o).Wait; got != 0 {

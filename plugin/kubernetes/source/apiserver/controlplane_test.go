@@ -166,12 +166,12 @@ func (s *realSource) ip(name string) string {
 // and deleted, with a role that allows only the necessary.
 func TestRealServer(t *testing.T) {
 	c := &realCluster{t: t, plane: controlplane.Start(t)}
-	log := captureLog(t)
+	log := kit.Logged(t)
 	imports := func(s *realSource) source.Status { return status(s.Source, source.ServiceImports) }
 	properties := func(s *realSource) source.Status { return status(s.Source, source.ClusterProperties) }
 	wantLines := func(n int, parts ...string) {
 		t.Helper()
-		if got := log.lines(parts...); len(got) != n {
+		if got := log.Lines(parts...); len(got) != n {
 			t.Errorf("logged %q, want %d lines with %q", got, n, parts)
 		}
 	}
@@ -221,7 +221,7 @@ spec: {value: east}
 		kept := s.ix.ImportRecord("default", "first")
 		c.serve("v1alpha1")
 		kit.Within(t, realServerWait, "the switch", func() bool {
-			return len(log.lines("[INFO]", "serves multicluster.x-k8s.io/v1alpha1 now instead of v1beta1")) == 1
+			return len(log.Lines("[INFO]", "serves multicluster.x-k8s.io/v1alpha1 now instead of v1beta1")) == 1
 		})
 		c.createImport("v1alpha1", "third", "10.97.0.3")
 		kit.Within(t, realServerWait, "an import of the other version", func() bool { return s.ip("third") == "10.97.0.3" })
@@ -257,10 +257,10 @@ spec: {value: east}
 		c.delete(definitionsPath + mcsv1beta1.ServiceImportFullName)
 		c.delete(definitionsPath + "clusterproperties.about.k8s.io")
 		kit.Within(t, realServerWait, "no import", func() bool {
-			return s.ip("first") == "" && len(log.lines("[WARNING]", "serviceimports", "no longer serves")) > 0
+			return s.ip("first") == "" && len(log.Lines("[WARNING]", "serviceimports", "no longer serves")) > 0
 		})
 		kit.Within(t, realServerWait, "no ID", func() bool {
-			return s.ix.ClusterID() == index.Symbol{} && len(log.lines("[WARNING]", "clusterproperties", "no longer serves")) > 0
+			return s.ix.ClusterID() == index.Symbol{} && len(log.Lines("[WARNING]", "clusterproperties", "no longer serves")) > 0
 		})
 		if !synced(s.Source) {
 			t.Errorf("status %+v", s.Status())
@@ -283,7 +283,7 @@ spec: {value: east}
 	})
 	wantLines(1, "[WARNING]", "serviceimports", "no longer serves")
 	wantLines(1, "[WARNING]", "clusterproperties", "no longer serves")
-	for _, line := range log.lines("client-go", "UnhandledError") {
+	for _, line := range log.Lines("client-go", "UnhandledError") {
 		if strings.Contains(line, "serviceimports") || strings.Contains(line, "clusterproperties") {
 			t.Errorf("logged %q", line)
 		}

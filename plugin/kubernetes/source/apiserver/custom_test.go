@@ -173,7 +173,7 @@ type clusterset struct {
 	t     *testing.T
 	api   *kubeapi.Server
 	front *front
-	log   *logged
+	log   *kit.Log
 	ix    *index.Index
 	clock *clock
 }
@@ -181,7 +181,7 @@ type clusterset struct {
 // startClusterset runs a source with a prepared API server.
 func startClusterset(t *testing.T, o source.Options, prepare func(api *kubeapi.Server, f *front)) *clusterset {
 	t.Helper()
-	c := &clusterset{t: t, log: captureLog(t), api: kubeapi.New(t), ix: index.New(), clock: new(clock)}
+	c := &clusterset{t: t, log: kit.Logged(t), api: kubeapi.New(t), ix: index.New(), clock: new(clock)}
 	c.front = startFront(t, c.api)
 	c.put(namespace("shop"), service("web", "10.96.0.1", nil), serviceImport("web", "10.97.0.1", nil), clusterProperty(source.ClusterPropertyName, "East"))
 	if prepare != nil {
@@ -258,7 +258,7 @@ func (c *clusterset) looks(times int) {
 // wantLines checks how many lines with all parts have been logged.
 func (c *clusterset) wantLines(n int, parts ...string) {
 	c.t.Helper()
-	if got := c.log.lines(parts...); len(got) != n {
+	if got := c.log.Lines(parts...); len(got) != n {
 		c.t.Errorf("logged %q, want %d lines with %q", got, n, parts)
 	}
 }

@@ -1,19 +1,15 @@
 package apiserver
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	stdlog "log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -352,41 +348,9 @@ func TestNodesRelist(t *testing.T) {
 	}
 }
 
-// logged stores the log of a test.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-// lines returns the lines with all of parts.
-func (l *logged) lines(parts ...string) (found []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
-		if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(line, p) }) {
-			found = append(found, line)
-		}
-	}
-	return found
-}
-
-func captureLog(t *testing.T) *logged {
-	t.Helper()
-	l := new(logged)
-	stdlog.SetOutput(l)
-	t.Cleanup(func() { stdlog.SetOutput(os.Stderr) })
-	return l
-}
-
 // TestNodeRangesFail: ranges that cannot be read delay nothing, are logged once and read later.
 func TestNodeRangesFail(t *testing.T) {
-	log := captureLog(t)
+	log := kit.Logged(t)
 	n := startNodes(t, node("a", "z1", "10.1.0.0/24"))
 	kit.Eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
 	n.api.Forbid(kubeapi.Nodes, true) // the watch stays open
@@ -397,15 +361,15 @@ func TestNodeRangesFail(t *testing.T) {
 	kit.Eventually(t, "the labels of the next node", func() bool { return n.zone("c") == "z3" })
 	n.api.Forbid(kubeapi.Nodes, false)
 	kit.Eventually(t, "the ranges", func() bool { return n.at("10.2.0.1") == "b" && n.at("10.3.0.1") == "c" })
-	if got := log.lines("[WARNING]", "nodes: the ranges of pod addresses cannot be read", `cannot list resource "nodes"`); len(got) != 1 {
+	if got := log.Lines("[WARNING]", "nodes: the ranges of pod addresses cannot be read", `cannot list resource "nodes"`); len(got) != 1 {
 		t.Errorf("logged %q, want one line", got)
 	}
-	kit.Eventually(t, "the end in the log", func() bool { return len(log.lines("[INFO]", "nodes: the ranges of pod addresses are read")) == 1 })
+	kit.Eventually(t, "the end in the log", func() bool { return len(log.Lines("[INFO]", "nodes: the ranges of pod addresses are read")) == 1 })
 }
 
 // TestNodesForbidden: a cluster whose RBAC denies Nodes is served all the same.
 func TestNodesForbidden(t *testing.T) {
-	log := captureLog(t)
+	log := kit.Logged(t)
 	api := kubeapi.New(t)
 	api.Forbid(kubeapi.Nodes, true)
 	if err := api.Put(namespace("shop"), service("web", "10.96.0.1", nil), node("a", "z1", "10.1.0.0/24")); err != nil {
@@ -432,7 +396,7 @@ func TestNodesForbidden(t *testing.T) {
 	for range 3 {
 		r.check(t.Context(), state)
 	}
-	if got := log.lines("[WARNING]", "nodes: no watch on the API server", "callers may be unknown", `resource "nodes"`); len(got) != 1 {
+	if got := log.Lines("[WARNING]", "nodes: no watch on the API server", "callers may be unknown", `resource "nodes"`); len(got) != 1 {
 		t.Errorf("logged %q, want one line", got)
 	}
 	api.Forbid(kubeapi.Nodes, false)

@@ -181,7 +181,7 @@ func TestPodsPassAddresses(t *testing.T) {
 
 // TestPodsForbidden: without the permission to read pods, the consequence and the error of the server are logged once.
 func TestPodsForbidden(t *testing.T) {
-	log := captureLog(t)
+	log := kit.Logged(t)
 	api := kubeapi.New(t)
 	api.Forbid(kubeapi.Pods, true)
 	api.Put(podOn("node-1", "a", "10.1.0.1"))
@@ -200,10 +200,10 @@ func TestPodsForbidden(t *testing.T) {
 	for range 3 {
 		r.check(t.Context(), state)
 	}
-	if got := log.lines("[WARNING]", "pods: no watch on the API server", "no search path is expanded until they have been read", `resource "pods"`); len(got) != 1 {
+	if got := log.Lines("[WARNING]", "pods: no watch on the API server", "no search path is expanded until they have been read", `resource "pods"`); len(got) != 1 {
 		t.Errorf("logged %q, want one line", got)
 	}
-	if got := log.lines("[ERROR]", "client-go", "Failed to watch"); len(got) != 1 {
+	if got := log.Lines("[ERROR]", "client-go", "Failed to watch"); len(got) != 1 {
 		t.Errorf("logged %q, want one line", got)
 	}
 	if st := status(s, source.Pods); st.Synced || st.Resource != source.Pods {

@@ -12,7 +12,7 @@ import (
 
 // TestAnAPIServerWithTooManyRequestsIsTheLastError: client-go repeats a request by Retry-After itself, and returns no error meanwhile.
 func TestAnAPIServerWithTooManyRequestsIsTheLastError(t *testing.T) {
-	log := captureLog(t)
+	log := kit.Logged(t)
 	f := startFake(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "3600")
 		w.WriteHeader(http.StatusTooManyRequests)
@@ -28,8 +28,8 @@ func TestAnAPIServerWithTooManyRequestsIsTheLastError(t *testing.T) {
 	kit.Eventually(t, "namespaces", func() bool { return ix.HasNamespace("shop") })
 	c.advance(lostAfter + time.Second)
 	r.check(t.Context(), new(watching))
-	if got := log.lines("[WARNING]", "services: no watch on the API server", "last error: the server has received too many requests"); len(got) != 1 {
-		t.Errorf("logged %q, want one line with the error", log.lines("services"))
+	if got := log.Lines("[WARNING]", "services: no watch on the API server", "last error: the server has received too many requests"); len(got) != 1 {
+		t.Errorf("logged %q, want one line with the error", log.Lines("services"))
 	}
 }
 
@@ -38,7 +38,7 @@ func TestAnAPIServerWithTooManyRequestsIsTheLastError(t *testing.T) {
 func TestAProxyThatDropsBookmarksDoesNotKeepAnswersAway(t *testing.T) {
 	for _, event := range []string{"ADDED", "MODIFIED"} { // before more of ADDED
 		t.Run(event, func(t *testing.T) {
-			log := captureLog(t)
+			log := kit.Logged(t)
 			f := startFake(t, func(w http.ResponseWriter, r *http.Request) {
 				web := fmt.Sprintf(fakeService, "web")
 				switch verbOf(r) {
@@ -60,7 +60,7 @@ func TestAProxyThatDropsBookmarksDoesNotKeepAnswersAway(t *testing.T) {
 			s, ix := f.follow(t, fast, time.Millisecond, func(s *Source) { theResource(s, source.Services).listTimeout = 20 * time.Millisecond })
 			kit.Eventually(t, "synced", func() bool { return synced(s) })
 			kit.Eventually(t, "an event after the list", func() bool { return hasIP(ix, "later", "10.96.0.1") })
-			if got := log.lines("[WARNING]", "services: the streamed list", "does not end"); len(got) != 1 {
+			if got := log.Lines("[WARNING]", "services: the streamed list", "does not end"); len(got) != 1 {
 				t.Errorf("logged %q, want one line", got)
 			}
 			if st := status(s, source.Services); st.Frozen {
