@@ -52,9 +52,7 @@ func present(t *testing.T, file string) *snapshotter {
 // each process alone, and answers survive the reloads that do not change the server block.
 func TestSnapshotReload(t *testing.T) {
 	all := dnsserver.Directives
-	if err := dnsserver.SetDirectives([]string{"bind", "cache", "template"}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, dnsserver.SetDirectives([]string{"bind", "cache", "template"}))
 	t.Cleanup(func() {
 		if err := dnsserver.SetDirectives(all); err != nil {
 			t.Error(err)

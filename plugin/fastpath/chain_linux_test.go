@@ -92,9 +92,7 @@ func query(t *testing.T, s *server, from *socket, name string) *request {
 func valueOf(t *testing.T, metric prometheus.Metric) float64 {
 	t.Helper()
 	var m dto.Metric
-	if err := metric.Write(&m); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, metric.Write(&m))
 	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 }
 
@@ -161,9 +159,7 @@ func TestAnswerThatFitsNoDatagramIsTruncated(t *testing.T) {
 		m.SetEdns0(dns.MaxMsgSize, false)
 		b.query(t, m)
 		packed := make([]byte, dns.MaxMsgSize)
-		if err := b.client.SetReadDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, b.client.SetReadDeadline(time.Now().Add(patience)))
 		n, err := b.client.Read(packed)
 		if err != nil {
 			t.Fatal(err)

@@ -54,9 +54,7 @@ func TestReloadWithDetachedSocket(t *testing.T) {
 	if !network.Inside(t) {
 		return
 	}
-	if err := dnsserver.SetDirectives([]string{"bind", pluginName, testPlugin}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, dnsserver.SetDirectives([]string{"bind", pluginName, testPlugin}))
 	for _, bind := range []string{"bind 127.0.0.1 ::1", "bind 0.0.0.0 ::", ""} {
 		for _, next := range []string{"fastpath on", "fastpath off"} {
 			t.Run(bind+", "+next, func(t *testing.T) {

@@ -47,9 +47,7 @@ func (a *wireAnswerer) ServeWire(b *batch.Batch, q *block.WireQuery) {
 func storedEntry(t testing.TB, keyspace *answers.Keyspace, name string) *answers.Entry {
 	t.Helper()
 	reply, e := addressReply(name, 3), &answers.Entry{}
-	if err := e.Fill(reply); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, e.Fill(reply))
 	e.Expires = answers.Now() + time.Hour
 	var q answers.Query
 	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))

@@ -152,9 +152,7 @@ func (c heldClient) query(t *testing.T, id uint16, name string, change ...func(*
 // reply reads a reply. The time for it begins now: many queries may have been sent before.
 func (c heldClient) reply(t *testing.T) *dns.Msg {
 	t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(2 * patience)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.SetReadDeadline(time.Now().Add(2*patience)))
 	if c.tcp {
 		m, err := readFrame(c)
 		if err != nil {

@@ -71,9 +71,7 @@ func TestHeldAtHalfClose(t *testing.T) {
 	c := b.dial(t, "tcp", "127.0.0.1")
 	c.query(t, 1, "w.")
 	awaitCount(t, "held queries", 1, func() int { return b.held(t) })
-	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.Conn.(*net.TCPConn).CloseWrite())
 	kit.Eventually(t, "the server has received the end", func() bool {
 		end := serverEnd(t, b.listener, c)
 		end.mu.Lock()

@@ -153,22 +153,16 @@ func TestKernelFails(t *testing.T) {
 	l := b.listen(nil, 1, true, false)
 	address, _ := ownAddress(l.address)
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
 	few := limit
 	few.Cur = uint64(len(open)) - 4
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
 	b.listen(l, 1, true, true)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	loaded := func() any {
 		if state := kernelMetrics.state.Load(); state != nil {
 			return *state

@@ -25,9 +25,7 @@ func hitBench(b *testing.B, e *answers.Entry) (s *server, packed []byte) {
 		s.routes.add(zone, &route{keyspace: keyspace.ID(), counters: counting})
 	}
 	reply := addressReply("web.default.svc.cluster.local.", 1)
-	if err := e.Fill(reply); err != nil {
-		b.Fatal(err)
-	}
+	kit.Must(b, e.Fill(reply))
 	packed, err := new(dns.Msg).SetQuestion("web.default.svc.cluster.local.", dns.TypeA).SetEdns0(1232, false).Pack()
 	var q answers.Query
 	if err != nil || !q.Parse(packed) {

@@ -80,9 +80,7 @@ func (b *bed) store(t *testing.T, e *answers.Entry, reply *dns.Msg) {
 // storeFor stores the answer to a query.
 func (b *bed) storeFor(t *testing.T, e *answers.Entry, reply, query *dns.Msg) {
 	t.Helper()
-	if err := e.Fill(reply); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, e.Fill(reply))
 	var q answers.Query
 	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), query)
 	if !ok {
@@ -107,24 +105,18 @@ func (b *bed) query(t *testing.T, m *dns.Msg) {
 // read runs the reader once.
 func (b *bed) read(t *testing.T) {
 	t.Helper()
-	if err := b.socket.raw.Control(func(fd uintptr) { b.step(fd) }); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, b.socket.raw.Control(func(fd uintptr) { b.step(fd) }))
 }
 
 // answering returns a function that sends a query, runs the reader once and receives the answer, without allocations of its own.
 func (b *bed) answering(t *testing.T, packed []byte) func() {
 	t.Helper()
 	drain := make([]byte, dns.MaxMsgSize)
-	if err := b.client.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, b.client.SetReadDeadline(time.Now().Add(patience)))
 	step := func(fd uintptr) { b.step(fd) }
 	return func() {
 		kit.Send(t, b.client, packed)
-		if err := b.socket.raw.Control(step); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, b.socket.raw.Control(step))
 		if _, err := b.client.Read(drain); err != nil {
 			t.Fatal(err)
 		}
@@ -135,9 +127,7 @@ func (b *bed) answering(t *testing.T, packed []byte) func() {
 func (b *bed) receive(t *testing.T) *dns.Msg {
 	t.Helper()
 	buf := make([]byte, dns.MaxMsgSize)
-	if err := b.client.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, b.client.SetReadDeadline(time.Now().Add(patience)))
 	n, err := b.client.Read(buf)
 	m := new(dns.Msg)
 	if err == nil {
@@ -221,9 +211,7 @@ func TestBatchesAreAnswered(t *testing.T) {
 func TestLongAnswers(t *testing.T) {
 	b := newBed(t, false)
 	b.store(t, &answers.Entry{}, addressReply("long.test.", 500))
-	if err := b.client.SetReadBuffer(4 << 20); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, b.client.SetReadBuffer(4<<20))
 	query := new(dns.Msg).SetQuestion("long.test.", dns.TypeA).SetEdns0(16<<10, false)
 	packed := kit.Pack(t, query)
 	const rounds = 20 // of some 8 KB each
@@ -375,9 +363,7 @@ func TestUnsendable(t *testing.T) {
 	for i := range peers {
 		peers[i] = peer{name: b.names[i], nameLen: b.received[i].header.Namelen}
 	}
-	if err := b.socket.raw.Control(func(fd uintptr) { b.serve(fd, 3) }); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, b.socket.raw.Control(func(fd uintptr) { b.serve(fd, 3) }))
 	for range 2 {
 		b.receive(t)
 	}

@@ -41,9 +41,7 @@ func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count in
 	t.Helper()
 	reply := addressReply(name, count)
 	if e.Views == nil {
-		if err := e.Fill(reply); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, e.Fill(reply))
 	}
 	e.Stored = answers.Now()
 	putEntry(t, keyspace, name, e, list...)
@@ -230,9 +228,7 @@ func (c *sessionClient) wantReset() {
 // endSending ends the client's half of the connection, which the server then closes.
 func (c *sessionClient) endSending() {
 	c.t.Helper()
-	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, c.Conn.(*net.TCPConn).CloseWrite())
 }
 
 // serverEnd returns the server's end of a client's connection.

@@ -27,9 +27,7 @@ func TestDeafSession(t *testing.T) {
 	d := new(watchable)
 	deaf, other := dialSession(t, address), dialSession(t, address)
 	conn := serverEnd(t, l, deaf)
-	if err := unix.SetsockoptInt(conn.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.SetsockoptInt(conn.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096))
 	unread := closedSessions(coherence.Unread)
 	closed := make(chan time.Duration)
 	go func() {
@@ -71,9 +69,7 @@ func TestUnacknowledgedSession(t *testing.T) {
 	func() {
 		conn.mu.Lock()
 		defer conn.mu.Unlock()
-		if err := unix.SetsockoptInt(conn.fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 100); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, unix.SetsockoptInt(conn.fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 100))
 		for junk := make([]byte, 1<<20); conn.writeSome(junk) > 0; {
 		}
 	}()
@@ -161,9 +157,7 @@ func TestSessionsAfterReload(t *testing.T) {
 	s := newServer(t, echo)
 	s.conf, s.chain = conf, newChain(0)
 	withRoute(t, replaced, nil)(s)
-	if err := r.serve(l.address, s, nil, nil, true); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, r.serve(l.address, s, nil, nil, true))
 	replacedServer.references.Add(1) // a query in progress, for which the reload waits
 	stopped := make(chan struct{})
 	go func() {
@@ -374,9 +368,7 @@ func TestSessionMemory(t *testing.T) {
 	connect := func(n int) {
 		for range n {
 			fd := dialSocket(t)
-			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}))
 			if _, err := unix.Write(fd, appendMessage(nil, dso.AppendSessionRequest(nil, 1))); err != nil {
 				t.Fatal(err)
 			}

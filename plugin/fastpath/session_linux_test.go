@@ -362,9 +362,7 @@ func (unwatched) Load() uint64 { return 0 }
 func storeView(t *testing.T, keyspace *answers.Keyspace, name string, count int, e *answers.Entry) {
 	t.Helper()
 	reply := addressReply(name, count)
-	if err := e.Fill(reply); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, e.Fill(reply))
 	var q answers.Query
 	packed, _ := q.FromMsg(make([]byte, 0, answers.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
 	answers.Shared.Put(keyspace, binary.BigEndian.AppendUint32(keyspace.Key(nil, packed, &q), 1), e)

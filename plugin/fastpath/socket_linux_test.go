@@ -63,9 +63,7 @@ func TestSocketsShare(t *testing.T) {
 // unread reads the datagrams of a socket, and returns their number.
 func unread(t *testing.T, s *socket) (n int) {
 	t.Helper()
-	if err := s.conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, s.conn.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
 	for {
 		if _, _, err := s.conn.ReadFromUDPAddrPort(make([]byte, 2)); err != nil {
 			return n
@@ -78,9 +76,7 @@ func unread(t *testing.T, s *socket) (n int) {
 func exchange(t *testing.T, s *socket, client *net.UDPConn, b byte) {
 	t.Helper()
 	for _, c := range []*net.UDPConn{client, s.conn} {
-		if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, c.SetReadDeadline(time.Now().Add(patience)))
 	}
 	buf := make([]byte, 2)
 	kit.Send(t, client, []byte{b})
@@ -152,9 +148,7 @@ func TestQueryOfSender(t *testing.T) {
 	}
 	detached := b.socket.sender
 	defer func() { b.socket.sender = detached }()
-	if err := withDescriptor(early, func(fd int) error { b.socket.sender = fd; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, withDescriptor(early, func(fd int) error { b.socket.sender = fd; return nil }))
 	go b.run()
 	b.receive(t)
 	b.finish()
@@ -175,9 +169,7 @@ func TestFloodBehindBandwidthLimitCostsNoOtherAnswer(t *testing.T) {
 	b := newBed(t, false)
 	b.reader = newReader(b.listener, newSocketOn(t, "10.9.0.1:53"))
 	b.store(t, &answers.Entry{}, addressReply("hit.test.", 1))
-	if err := b.socket.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, b.socket.conn.SetWriteDeadline(time.Now().Add(patience)))
 	flood := b.peer(t)
 	copy(unsafeIPv4(&flood.name), []byte{10, 9, 0, 2}) // no machine has it
 	for range 10_000 {

@@ -39,9 +39,7 @@ func newStreamListener(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Ms
 	l = &listener{address: s.Addr}
 	l.server.Store(s)
 	address = own.Addr().String()
-	if err := l.takeOver(own.(*net.TCPListener)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, l.takeOver(own.(*net.TCPListener)))
 	t.Cleanup(l.drainStreams)
 	return l, address
 }
@@ -221,9 +219,7 @@ func TestHalfClose(t *testing.T) {
 	for i := range 10 {
 		kit.Send(t, conn, framed(t, uint16(i), "half.example."))
 	}
-	if err := conn.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, conn.CloseWrite())
 	time.Sleep(20 * time.Millisecond)
 	close(release)
 	seen := map[uint16]bool{}
@@ -289,9 +285,7 @@ func TestReset(t *testing.T) {
 	query := framed(t, 1, "reset.example.")
 	for i := range 200 {
 		conn := dialTCP(t, address)
-		if err := conn.SetLinger(0); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, conn.SetLinger(0))
 		kit.Send(t, conn, append(bytes.Repeat(query, i%7), query[:i%len(query)]...))
 		_ = conn.Close()
 	}
@@ -316,9 +310,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	pauses := func() float64 { return valueOf(t, s.metrics.pausedUnsent) + valueOf(t, s.metrics.pausedInFlight) }
 	paused, unread := pauses(), valueOf(t, s.metrics.closed[closedUnread])
 	deaf := dialTCP(t, address)
-	if err := deaf.SetReadBuffer(4096); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, deaf.SetReadBuffer(4096))
 	ended := make(chan int)
 	go func() {
 		n := 0
@@ -361,9 +353,7 @@ func TestManyMessages(t *testing.T) {
 		}
 	}, func(s *server) { s.WriteTimeout = time.Minute })
 	conn := dialTCP(t, address)
-	if err := conn.SetReadBuffer(64 << 10); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, conn.SetReadBuffer(64<<10))
 	kit.Send(t, conn, framed(t, 9, "zone.example."))
 	time.Sleep(100 * time.Millisecond)
 	for _, c := range streams.connectionsOf(l) {
@@ -459,9 +449,7 @@ func dialFrom(t *testing.T, source, address string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, conn.SetDeadline(time.Now().Add(patience)))
 	return conn
 }
 
@@ -622,26 +610,20 @@ func TestTooManyOpenFiles(t *testing.T) {
 	kit.Eventually(t, "it is accepted", func() bool { return l.connections.Load() == 1 })
 	client := dialSocket(t) // the client's descriptor is open before the limit
 	var old unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
 	lowest, err := unix.Dup(client)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = unix.Close(lowest)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(lowest), Max: old.Max}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(lowest), Max: old.Max}))
 	defer func() {
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
 			t.Error(err)
 		}
 	}()
 	port := netip.MustParseAddrPort(address).Port()
-	if err := unix.Connect(client, &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.Connect(client, &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}))
 	if _, err := unix.Write(client, framed(t, 7, "waits.example.")); err != nil {
 		t.Fatal(err)
 	}
@@ -666,9 +648,7 @@ func dialSocket(t *testing.T) int {
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	timeout := unix.NsecToTimeval(int64(patience))
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout))
 	return fd
 }
 

@@ -68,9 +68,7 @@ func (b *wireBed) awaitEnd(t *testing.T) { awaitIdle(t, b.route.chain, b.server)
 func entryFor(t testing.TB, name string, count int) *answers.Entry {
 	t.Helper()
 	e := &answers.Entry{AnyCase: true}
-	if err := e.Fill(addressReply(name, count)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, e.Fill(addressReply(name, count)))
 	return e
 }
 

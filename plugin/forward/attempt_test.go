@@ -448,9 +448,7 @@ func TestTSIG(t *testing.T) {
 					t.Fatal(err)
 				}
 				m = new(dns.Msg)
-				if err := m.Unpack(wire); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, m.Unpack(wire))
 				if wrong := queryOver(f, m, tcp).wrong(m); wrong != "" {
 					t.Fatal(wrong)
 				}

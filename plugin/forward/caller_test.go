@@ -372,9 +372,7 @@ func TestCaller_Allocs(t *testing.T) {
 	without, edns, searches := question("a.example."), question("a.example."), question("a.example.")
 	edns.Extra, searches.Extra = []dns.RR{optOf(&dns.EDNS0_NSID{})}, []dns.RR{optOf(list())}
 	x := chainOf(t, "forward . 127.0.0.1 {\ncaller node-a zone-1\n}").newExchange(false, nil)
-	if err := x.setMessage(&request.Request{Req: edns, W: &test.ResponseWriter{}}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, x.setMessage(&request.Request{Req: edns, W: &test.ResponseWriter{}}))
 	place, _ := wire.FindOPT(x.plain)
 	opt := int(place.Owner)
 	for name, c := range map[string]struct {
@@ -404,9 +402,7 @@ func TestCaller_Allocs(t *testing.T) {
 func TestCaller_Room(t *testing.T) {
 	f := chainOf(t, stanzaOf("caller node-a", "127.0.0.1"))
 	x := f.newExchange(false, nil)
-	if err := x.setMessage(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, x.setMessage(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}}))
 	m := kit.Unpack(t, x.queryFor(&attempt{to: upstreamOf(f, 0)}, true))
 	reply := new(dns.Msg).SetReply(m)
 	reply.SetEdns0(m.IsEdns0().UDPSize(), false)
@@ -418,9 +414,7 @@ func TestCaller_Room(t *testing.T) {
 	if !cleaned.Parse(packed) {
 		t.Fatal("not parsed")
 	}
-	if err := x.clean(&cleaned, false); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, x.clean(&cleaned, false))
 	if got := len(cleaned.Message); got < dns.MinMsgSize || got > dns.MinMsgSize+11 {
 		t.Errorf("a full reply has %d bytes for the client", got)
 	}

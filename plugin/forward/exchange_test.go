@@ -312,9 +312,7 @@ func TestEnd_NoFurtherAttempt(t *testing.T) {
 	for name, late := range map[string]time.Duration{"before the end": -time.Nanosecond, "at the end": 0} {
 		t.Run(name, func(t *testing.T) {
 			x := f.newExchange(false, nil)
-			if err := x.setMessage(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}}); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, x.setMessage(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}}))
 			x.mu.Lock()
 			defer x.mu.Unlock()
 			x.order, x.batch = x.all, new(batch.Batch)
@@ -348,9 +346,7 @@ func TestAttemptsAreReused(t *testing.T) {
 		f, _ := forwardTo(t, "force_tcp\ntimeout 2s", closes)
 		r := &attemptCounter{ended: make(chan struct{})}
 		r.x = f.newExchange(false, r)
-		if err := r.x.setMessage(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}}); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, r.x.setMessage(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}}))
 		var b batch.Batch
 		r.x.run(&b)
 		b.Flush()

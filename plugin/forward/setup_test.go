@@ -15,9 +15,7 @@ import (
 
 func TestSetup_Chain(t *testing.T) {
 	c := caddy.NewTestController("dns", "forward a.example 192.0.2.1\nforward b.example 192.0.2.2\nforward . 192.0.2.3")
-	if err := setup(c); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, setup(c))
 	plugins := dnsserver.GetConfig(c).Plugin
 	if len(plugins) != 3 {
 		t.Fatalf("%d plugins, want 3", len(plugins))
@@ -72,9 +70,7 @@ func TestBlock(t *testing.T) {
 	h.set("a.example.", nil, "192.0.2.3")
 	b.targets[1].lookup = h.lookup
 	b.targets[1].wait = timing{first: time.Second, host: time.Millisecond}
-	if err := b.start(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, b.start())
 	if one, two := upstreamsOf(b.stanzas[0]), upstreamsOf(b.stanzas[1]); one != "192.0.2.1:53" || two != "192.0.2.3:53 192.0.2.2:53" {
 		t.Errorf("upstreams %s and %s", one, two)
 	}
@@ -104,12 +100,8 @@ func TestBlock_Error(t *testing.T) {
 // TestBlock_StoppedBefore: a server may be stopped before or while it starts.
 func TestBlock_StoppedBefore(t *testing.T) {
 	b := blockOf(t, "forward . 192.0.2.1")
-	if err := b.stop(); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.start(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, b.stop())
+	kit.Must(t, b.start())
 	if got := upstreamsOf(b.stanzas[0]); got != "" {
 		t.Errorf("upstreams %s, want none", got)
 	}

@@ -127,26 +127,18 @@ func TestTargets_FileChanges(t *testing.T) {
 		w.after(t, 6*time.Second, "192.0.2.2:53, 192.0.2.3:53, 192.0.2.9:53")
 
 		write(path+".new", "nameserver 192.0.2.4\n") // replaces the file
-		if err := os.Rename(path+".new", path); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Rename(path+".new", path))
 		w.after(t, 6*time.Second, "192.0.2.4:53, 192.0.2.9:53")
 
 		for _, broken := range []string{"", "# nothing\n", "nameserver dns.example\n"} {
 			write(path, broken)
 			w.after(t, time.Minute)
 		}
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Remove(path))
 		w.after(t, time.Minute)
-		if err := os.Mkdir(path, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Mkdir(path, 0o700))
 		w.after(t, time.Minute)
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Remove(path))
 		write(path, "nameserver 192.0.2.4\n") // as before
 		w.after(t, time.Minute)
 		write(path, "nameserver 192.0.2.9\n") // a duplicate
@@ -159,19 +151,13 @@ func TestTargets_LinkChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		for version, server := range map[string]string{"v1": "192.0.2.1", "v2": "192.0.2.2"} {
-			if err := os.Mkdir(filepath.Join(dir, version), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.Mkdir(filepath.Join(dir, version), 0o700))
 			kit.Write(t, filepath.Join(dir, version, "resolv.conf"), "nameserver "+server+"\n")
 		}
 		link := func(to, name string) {
 			t.Helper()
-			if err := os.Symlink(to, filepath.Join(dir, "new")); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, name)); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.Symlink(to, filepath.Join(dir, "new")))
+			kit.Must(t, os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, name)))
 		}
 		link("v1", "..data")
 		link("..data/resolv.conf", "resolv.conf")

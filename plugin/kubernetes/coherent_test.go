@@ -93,9 +93,7 @@ func TestCoherent_Offers(t *testing.T) {
 // TestCoherent_NoFastPath: without a fast path nothing is offered.
 func TestCoherent_NoFastPath(t *testing.T) {
 	c := caddy.NewTestController("dns", "kubernetes cluster.local {\nendpoint http://127.0.0.1:1\ncoherent\n}")
-	if err := setup(c); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, setup(c))
 	config, b := dnsserver.GetConfig(c), block.Of(c)
 	k, ok := config.Plugin[0](nil).(*Kubernetes)
 	if !ok {
@@ -273,9 +271,7 @@ func TestCoherent_Metrics(t *testing.T) {
 	k := answering(t, "kubernetes cluster.local {\ncoherent\n}")
 	o := &offering{k: k, registry: coherence.NewRegistry()}
 	gathering := prometheus.NewPedanticRegistry()
-	if err := gathering.Register(newSessionMetrics(o.registry)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, gathering.Register(newSessionMetrics(o.registry)))
 	values := func() map[string]float64 {
 		families, err := gathering.Gather()
 		if err != nil {

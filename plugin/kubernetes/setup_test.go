@@ -73,9 +73,7 @@ func TestSetup_Endpoint(t *testing.T) {
 // Answers are stored in the keyspace of the server block.
 func TestSetup_Space(t *testing.T) {
 	controller := caddy.NewTestController("dns", "kubernetes cluster.local {\nendpoint http://127.0.0.1:1\n}")
-	if err := setup(controller); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, setup(controller))
 	k, ok := dnsserver.GetConfig(controller).Plugin[0](nil).(*Kubernetes)
 	if !ok || k.space == nil || k.space != block.Of(controller).Keyspace {
 		t.Errorf("the handler is %+v, want one with the space of the block", k)

@@ -18,9 +18,7 @@ func TestIPv6DisabledWhileRunning(t *testing.T) {
 	c.Addresses = []netip.Addr{netip.MustParseAddr("fd00::a"), netip.MustParseAddr("169.254.20.10")}
 	n := newNode(c)
 	n.instance = announced(t, c.Interface)
-	if err := n.firstInterface(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, n.firstInterface())
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0o600); err != nil {
 		netns.Lacking(t, err.Error())
 	}

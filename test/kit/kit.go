@@ -52,6 +52,14 @@ func Succeeds(t testing.TB, limit time.Duration, what string, check func() error
 	}
 }
 
+// Must ends the test if there is an error.
+func Must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Background runs a function until the end of the test, or until end is called. Both wait until it returns.
 func Background(t testing.TB, run func(ctx context.Context)) (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
@@ -71,9 +79,7 @@ func Background(t testing.TB, run func(ctx context.Context)) (end func()) {
 // Write writes a file and makes its folder.
 func Write(t testing.TB, path, text string) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, []byte(text), 0o600))
 }
 
 // File writes a file to a folder of the test, and returns its path.

@@ -90,17 +90,11 @@ func TestRefuse(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			root := t.TempDir()
 			for name, text := range map[string]string{"net/udp": c.sockets, "net/tcp": "", "7/comm": "node-cache\n"} {
-				if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
 				kit.Write(t, filepath.Join(root, name), text)
 			}
-			if err := os.Mkdir(filepath.Join(root, "7/fd"), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink("socket:[101]", filepath.Join(root, "7/fd/3")); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.Mkdir(filepath.Join(root, "7/fd"), 0o755))
+			kit.Must(t, os.Symlink("socket:[101]", filepath.Join(root, "7/fd/3")))
 			fs, err := proc.Open(root)
 			if err != nil {
 				t.Fatal(err)
@@ -159,16 +153,12 @@ func leave(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := rules.Config{Interface: "nodelocaldns", Addresses: addresses, Port: 53, Health: 8080}
-	if err := rules.NewNFTables(config).Apply(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, rules.NewNFTables(config).Apply())
 	iptables, err := rules.NewIPTables(config)
 	if err != nil {
 		namespace.Lacking(t, "iptables: "+err.Error())
 	}
-	if err := iptables.Apply(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, iptables.Apply())
 	old := func(program, table, chain string, address netip.Addr, target, comment string) {
 		namespace.Run(t, program, "-t", table, "-A", chain, "-p", "tcp", "-d", address.String(), "--dport", "53", "-j", target, "-m", "comment", "--comment", "NodeLocal DNS Cache: "+comment)
 	}
@@ -299,9 +289,7 @@ func TestNamespaceInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(fmt.Sprintf("(pid %d) listens on 169.254.20.10:53", os.Getpid()))
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, p.Close())
 
 	defer announce("00000000000000000002-000001-1")()
 	if out, _ := cleanup(t, 0, "-force"); strings.Count(out, "removed ") != 2 {
@@ -364,9 +352,7 @@ func TestNamespaceTimeout(t *testing.T) {
 		return
 	}
 	bin := t.TempDir()
-	if err := os.WriteFile(filepath.Join(bin, "iptables-legacy"), []byte("#!/bin/sh\nexec sleep 60\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(filepath.Join(bin, "iptables-legacy"), []byte("#!/bin/sh\nexec sleep 60\n"), 0o755))
 	namespace.Run(t, "iptables-legacy", "-t", "raw", "-S") // makes the table
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	start := time.Now()

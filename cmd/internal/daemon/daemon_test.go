@@ -140,9 +140,7 @@ func TestReloadRefused(t *testing.T) {
 	quiet := dnsserver.Quiet
 	dnsserver.Quiet = true
 	t.Cleanup(func() { dnsserver.Quiet = quiet })
-	if err := dnsserver.SetDirectives(d.Directives); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, dnsserver.SetDirectives(d.Directives))
 	caddy.RegisterEventHook(fmt.Sprintf("%s %p", t.Name(), d), d.hook) // hooks are global and have unique names
 	corefile, err := d.load()
 	if err != nil {
@@ -218,9 +216,7 @@ func TestReloadFacts(t *testing.T) {
 	const valid, invalid = ".:0 {\n    bind 127.0.0.1\n}\n", ".:0 {\n    nonsense\n}\n"
 	var source Corefile
 	d := &Daemon{Name: "p", Directives: []string{"bind", "errors"}, restart: newReloadLock(), Source: func(string, Reader) (Corefile, error) { return source, nil }}
-	if err := dnsserver.SetDirectives(d.Directives); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, dnsserver.SetDirectives(d.Directives))
 	caddy.RegisterEventHook(fmt.Sprintf("%s %p", t.Name(), d), d.hook)
 	t.Cleanup(func() {
 		if err := d.instance.Load().Stop(); err != nil {

@@ -22,16 +22,12 @@ func tree(t *testing.T, files map[string]string) string {
 	root := t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		write := func() error { return os.WriteFile(path, []byte(text), 0o644) }
 		if target, ok := strings.CutPrefix(text, "-> "); ok {
 			write = func() error { return os.Symlink(target, path) }
 		}
-		if err := write(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, write())
 	}
 	return root
 }

@@ -79,9 +79,7 @@ func startStandIn(t *testing.T, args ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(self, path); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Symlink(self, path))
 	c := exec.Command(path, args...)
 	c.Env = append(os.Environ(), actAsNodecache+"=1")
 	in, err := c.StdinPipe()
@@ -92,9 +90,7 @@ func startStandIn(t *testing.T, args ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.Start())
 	printed := make([]byte, 200)
 	n, err := out.Read(printed)
 	if err != nil || string(printed[:n]) != "ready\n" {
@@ -118,9 +114,7 @@ func TestNamespaceNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := rules.Config{Interface: "nodelocaldns", Addresses: addresses, Port: 53, Fallback: []netip.Addr{netip.MustParseAddr("10.96.0.11")}}
-	if err := rules.NewNFTables(config).Apply(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, rules.NewNFTables(config).Apply())
 	namespace.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 60s }; add element inet nearside-nodelocaldns lease6 { fd00::a timeout 60s }")
 	folder := tree(t, map[string]string{"resolv.conf": "nameserver fd00::a\nnameserver 127.0.0.1\n"})
 	conf := filepath.Join(folder, "Corefile")
@@ -205,9 +199,7 @@ func doctor(t *testing.T, code int, args ...string) []Line {
 		t.Errorf("exit code %d, want %d; printed %q", got, code, complaints.String())
 	}
 	var lines []Line
-	if err := json.Unmarshal(out.Bytes(), &lines); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, json.Unmarshal(out.Bytes(), &lines))
 	return lines
 }
 
@@ -252,9 +244,7 @@ func TestNamespaceReversePath(t *testing.T) {
 	}
 	strictOn := func(iface string) {
 		t.Helper()
-		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+iface+"/rp_filter", []byte("1"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.WriteFile("/proc/sys/net/ipv4/conf/"+iface+"/rp_filter", []byte("1"), 0o600))
 	}
 	for _, pod := range []string{"routed", "port", "vlan.7"} {
 		namespace.Run(t, "ip", "link", "add", pod, "type", "veth", "peer", "name", "e-"+pod)
@@ -287,9 +277,7 @@ func TestNamespaceReversePath(t *testing.T) {
 	if got := lines("fd00::a"); got != nil {
 		t.Errorf("pods without IPv4: %v", got)
 	}
-	if err := os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("2"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("2"), 0o600))
 	expect(t, lines("169.254.20.10"), "ok | rp_filter of pods' interfaces | strict on none")
 }
 

@@ -41,9 +41,7 @@ func (s server) serve(t *testing.T, p net.PacketConn, l net.Listener) {
 	t.Helper()
 	run := func(d *dns.Server, unused func() error) {
 		if d.Handler == nil || d.Handler.(dns.HandlerFunc) == nil {
-			if err := unused(); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, unused())
 			return
 		}
 		kit.Run(t, d)

@@ -24,9 +24,7 @@ type mount struct {
 func newMount(t testing.TB, files map[string]string) *mount {
 	t.Helper()
 	m := &mount{path: filepath.Join(t.TempDir(), "mount")}
-	if err := os.Mkdir(m.path, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Mkdir(m.path, 0o700))
 	m.swap(t, files)
 	return m
 }
@@ -110,9 +108,7 @@ func TestWatch(t *testing.T) {
 		calls := startWatch(t, time.Hour, file)
 		for range 3 {
 			write(t, file+".new", "b")
-			if err := os.Rename(file+".new", file); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.Rename(file+".new", file))
 			awaitCall(t, calls)
 			drain(calls)
 		}
@@ -123,9 +119,7 @@ func TestWatch(t *testing.T) {
 		write(t, file, "a")
 		awaitCall(t, calls)
 		drain(calls)
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Remove(file))
 		awaitCall(t, calls)
 		drain(calls)
 		write(t, file, "b")
@@ -149,9 +143,7 @@ func TestWatch(t *testing.T) {
 	t.Run("directory created", func(t *testing.T) {
 		directory := filepath.Join(t.TempDir(), "kube-dns")
 		calls := startWatch(t, time.Hour, directory)
-		if err := os.Mkdir(directory, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Mkdir(directory, 0o700))
 		awaitCall(t, calls)
 		drain(calls)
 		write(t, filepath.Join(directory, "stubDomains"), "{}")
@@ -160,14 +152,10 @@ func TestWatch(t *testing.T) {
 	t.Run("behind a link elsewhere", func(t *testing.T) {
 		target, link := filepath.Join(t.TempDir(), "stub.conf"), filepath.Join(t.TempDir(), "resolv.conf")
 		write(t, target, "a")
-		if err := os.Symlink(target, link); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Symlink(target, link))
 		calls := startWatch(t, time.Hour, link)
 		write(t, target+".new", "b")
-		if err := os.Rename(target+".new", target); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Rename(target+".new", target))
 		awaitCall(t, calls)
 	})
 	t.Run("another file", func(t *testing.T) {

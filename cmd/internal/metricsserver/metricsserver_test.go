@@ -70,15 +70,11 @@ func serve(t *testing.T, args ...string) *served {
 		t.Fatal(err)
 	}
 	s.address = listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, listener.Close())
 	var server Server
 	f := flag.NewFlagSet("nodecache", flag.ContinueOnError)
 	server.Flags(f)
-	if err := f.Parse(append([]string{"-metrics-listen-address", s.address, "-tls-enabled", "-tls-cert-file", s.file("tls.crt"), "-tls-private-key-file", s.file("tls.key")}, args...)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, f.Parse(append([]string{"-metrics-listen-address", s.address, "-tls-enabled", "-tls-cert-file", s.file("tls.crt"), "-tls-private-key-file", s.file("tls.key")}, args...)))
 	kit.Background(t, func(ctx context.Context) { server.Serve(ctx, 50*time.Millisecond) })
 	return s
 }
@@ -168,9 +164,7 @@ func TestRenewal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Remove(s.file("tls.key")); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Remove(s.file("tls.key")))
 		s.awaitLog(t, "failed to read key_file ("+s.file("tls.key")+")")
 		if got, err := s.get(); err != nil || got != serial {
 			t.Errorf("certificate %d, error %v, want %d", got, err, serial)
@@ -269,9 +263,7 @@ func TestIdleClients(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	kit.Send(t, conn, []byte("GET /metrics HTTP/1.1\r\nHost: metrics\r\n\r\n"))
-	if err := conn.SetReadDeadline(time.Now().Add(4 * timeout)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, conn.SetReadDeadline(time.Now().Add(4*timeout)))
 	if reply, err := io.ReadAll(conn); err != nil || !bytes.HasPrefix(reply, []byte("HTTP/1.1 200 OK")) {
 		t.Errorf("the connection is not closed: %v, reply %.60q", err, reply)
 	}
@@ -308,9 +300,7 @@ func TestDisabled(t *testing.T) {
 			var s Server
 			f := flag.NewFlagSet("nodecache", flag.ContinueOnError)
 			s.Flags(f)
-			if err := f.Parse([]string{"-metrics-listen-address", address, "-tls-enabled"}); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, f.Parse([]string{"-metrics-listen-address", address, "-tls-enabled"}))
 			log := kit.Logged(t)
 			s.Serve(t.Context(), time.Hour) // returns
 			if got := log.Count("-tls-enabled ignored: -metrics-listen-address is not set"); got != 1 {

@@ -15,9 +15,7 @@ import (
 func TestImports(t *testing.T) {
 	directory := t.TempDir()
 	at := func(name string) string { return filepath.Join(directory, name) }
-	if err := os.MkdirAll(at("custom"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.MkdirAll(at("custom"), 0o700))
 	t.Setenv("NEARSIDE_TEST_IMPORT", "env")
 	kit.Write(t, at("Corefile"), "(snippet) {\n  log\n}\n. {\n  import one\n  import snippet\n  import {$NEARSIDE_TEST_IMPORT}\n}\nimport custom/*.server\n")
 	kit.Write(t, at("one"), "import two\n")
@@ -64,9 +62,7 @@ func TestImports(t *testing.T) {
 	if !strings.Contains(n.logged[0].text, at("custom/a.server")+":2 - forward stands in an imported file") || len(n.logged) != 1 {
 		t.Errorf("messages %v", n.logged)
 	}
-	if err := os.Remove(at("one")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Remove(at("one")))
 	if _, err := n.Source(at("Corefile"), reader); err == nil || !slices.Contains(n.watched(), at("one")) {
 		t.Errorf("error %v of a missing file, watched are %q", err, n.watched())
 	}

@@ -159,9 +159,7 @@ func TestChoose(t *testing.T) {
 		if _, err := n.Source(at("out6"), reader); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Remove(at("removed")); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Remove(at("removed")))
 		if _, err := n.Source(at("out6"), reader); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("error %v", err)
 		}
@@ -211,9 +209,7 @@ func TestConfigMap(t *testing.T) {
 	step("valid again", 3, "forward . 10.1.2.4")
 	m.swap(t, map[string]string{"upstreamNameservers": `["169.254.20.10"]`})
 	step("an own address", 4, "forward . 10.1.2.4")
-	if err := os.RemoveAll(m.path); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.RemoveAll(m.path))
 	step("missing", 5, "forward . 10.1.2.4")
 	if !slices.Contains(n.watched(), m.path) {
 		t.Errorf("watched are %q", n.watched())
@@ -236,14 +232,10 @@ func TestConfigMapByDefault(t *testing.T) {
 		}
 	}
 	step("at the start", false, 0)
-	if err := os.Mkdir(n.kubeDNSPath, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Mkdir(n.kubeDNSPath, 0o700))
 	kit.Write(t, filepath.Join(n.kubeDNSPath, kubednsconfig.StubDomains), `{"a.example": ["10.1.2.3"]}`)
 	step("there", true, 0)
-	if err := os.RemoveAll(n.kubeDNSPath); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.RemoveAll(n.kubeDNSPath))
 	step("gone", true, 1)
 	step("still gone", true, 1)
 }
@@ -288,9 +280,7 @@ func TestConfigMapMissingAtTheStart(t *testing.T) {
 	if _, err := n.Source(conf, reader); err != nil || counted != 1 {
 		t.Fatalf("error %v, counted %d", err, counted)
 	}
-	if err := os.Mkdir(directory, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Mkdir(directory, 0o700))
 	kit.Write(t, filepath.Join(directory, "stubDomains"), `{"a.example": ["10.1.2.3"]}`)
 	if got, err := n.Source(conf, reader); err != nil || !strings.Contains(string(got.Text), "a.example:53 {") {
 		t.Errorf("error %v, text\n%s", err, got.Text)

@@ -39,9 +39,7 @@ func example(t testing.TB, localIPs string) values {
 		report: func(message) {},
 	}
 	v.upstreamSvc = "kube-dns-upstream"
-	if err := v.localIPs.Set(localIPs); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, v.localIPs.Set(localIPs))
 	return v
 }
 
@@ -106,9 +104,7 @@ func TestRenderGolden(t *testing.T) {
 func golden(t *testing.T, path string, got []byte) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.WriteFile(path, got, 0o644))
 	}
 	if want := kit.Read(t, path); string(got) != want {
 		t.Errorf("%s has\n%s\ngot\n%s", path, want, got)

@@ -19,9 +19,7 @@ func hostFiles(t *testing.T, host string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
 		path := filepath.Join(host, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		target, link := strings.CutPrefix(text, "->")
 		var err error
 		if link {

@@ -638,9 +638,7 @@ func TestAlone(t *testing.T) {
 	alone.sendTo(b)
 	for {
 		c := b.accept()
-		if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, c.SetReadDeadline(time.Now().Add(soon)))
 		if q := c.next(); q != nil && nameOf(q) == alone.name { // the cancelled one may be accepted first
 			c.close()
 			break
@@ -1068,9 +1066,7 @@ func TestFlushBeforeServerReads(t *testing.T) {
 		}
 	}
 	b.mu.Unlock()
-	if err := one.SetReadBuffer(4 << 10); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, one.SetReadBuffer(4<<10))
 	var all []*sent
 	for i := range 30 {
 		all = append(all, b.sendAll(30, strings.Repeat(letters(i), 40)[:40])...)

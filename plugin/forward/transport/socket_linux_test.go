@@ -40,12 +40,8 @@ func full(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	kit.Must(t, unix.Listen(fd, 0))
 	at, err := unix.Getsockname(fd)
 	if err != nil {
 		t.Fatal(err)

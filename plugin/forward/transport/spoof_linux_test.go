@@ -39,9 +39,7 @@ func (s *spoofer) send(from, to *net.UDPAddr, payload []byte) {
 	binary.BigEndian.PutUint16(p[20:], uint16(from.Port))
 	binary.BigEndian.PutUint16(p[22:], uint16(to.Port))
 	binary.BigEndian.PutUint16(p[24:], uint16(8+len(payload)))
-	if err := unix.Sendto(s.fd, append(p, payload...), 0, &unix.SockaddrInet4{Addr: [4]byte(to.IP.To4())}); err != nil {
-		s.t.Fatal(err)
-	}
+	kit.Must(s.t, unix.Sendto(s.fd, append(p, payload...), 0, &unix.SockaddrInet4{Addr: [4]byte(to.IP.To4())}))
 }
 
 // forged returns a forged answer, with an A record.

@@ -164,9 +164,7 @@ func (s *server) refuse() {
 // again accepts connections after refuse.
 func (s *server) again() {
 	s.t.Helper()
-	if err := s.reserved.Close(); err != nil {
-		s.t.Fatal(err)
-	}
+	kit.Must(s.t, s.reserved.Close())
 	l, err := net.ListenTCP("tcp", s.l.Addr().(*net.TCPAddr))
 	if err != nil {
 		s.t.Fatal(err)
@@ -230,9 +228,7 @@ func (c *session) next() []byte {
 // query returns the next query. It fails the test if there is none.
 func (c *session) query() []byte {
 	c.s.t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
-		c.s.t.Fatal(err)
-	}
+	kit.Must(c.s.t, c.SetReadDeadline(time.Now().Add(soon)))
 	q := c.next()
 	if q == nil {
 		c.s.t.Fatal("no query")
@@ -259,9 +255,7 @@ func (c *session) queries(n int) map[string][]byte {
 // end waits until the pool has closed the connection. Further data fails the test.
 func (c *session) end() {
 	c.s.t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
-		c.s.t.Fatal(err)
-	}
+	kit.Must(c.s.t, c.SetReadDeadline(time.Now().Add(soon)))
 	if n, err := c.Read(make([]byte, 1)); n > 0 || os.IsTimeout(err) {
 		c.s.t.Fatalf("%d bytes and %v, want the end of the connection", n, err)
 	}
@@ -270,9 +264,7 @@ func (c *session) end() {
 // read returns the error of the next read. Data fail the test.
 func (c *session) read() error {
 	c.s.t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
-		c.s.t.Fatal(err)
-	}
+	kit.Must(c.s.t, c.SetReadDeadline(time.Now().Add(soon)))
 	n, err := c.Read(make([]byte, 1))
 	if n > 0 {
 		c.s.t.Fatal("data, want the end of the connection")

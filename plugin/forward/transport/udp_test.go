@@ -293,9 +293,7 @@ func TestUDPRefused(t *testing.T) {
 	s.respond(p, answer(p.query))
 	one.answered()
 	kit.Eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, s.Close())
 	for range 3 {
 		one = send(t, d, "www.example.")
 		if err := one.fails(); !refused(err) || !errors.Is(err, syscall.ECONNREFUSED) {
@@ -326,9 +324,7 @@ func TestUDPStaleError(t *testing.T) {
 	s.respond(p, answer(p.query))
 	one.answered()
 	kit.Eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, s.Close())
 	d.mu.Lock()
 	err := d.idle[0].write([]byte("something too late"))
 	d.mu.Unlock()

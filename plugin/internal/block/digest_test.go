@@ -17,9 +17,7 @@ import (
 // started starts a Corefile and returns the blocks of its configuration.
 func started(t *testing.T, text string) []*Block {
 	t.Helper()
-	if err := dnsserver.SetDirectives([]string{"bind", testDirective}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, dnsserver.SetDirectives([]string{"bind", testDirective}))
 	corefile := filepath.Join(t.TempDir(), "Corefile")
 	inst, err := caddy.Start(caddy.CaddyfileInput{Contents: []byte(text), Filepath: corefile, ServerTypeName: "dns"})
 	if err != nil {
@@ -137,9 +135,7 @@ func TestOnExit(t *testing.T) {
 			b.OnExit(func() {
 				called = append(called, fmt.Sprintf("fast path stopped: %t, %d answers", len(recorder.calls) == 1, k.Len(answers.Success)))
 			})
-			if err := conf.stop(end); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, conf.stop(end))
 			if !slices.Equal(called, want) {
 				t.Errorf("called: %q, want %q", called, want)
 			}

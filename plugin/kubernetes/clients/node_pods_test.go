@@ -93,9 +93,7 @@ func startAPI(t *testing.T, pods ...*corev1.Pod) *kubeapi.Server {
 	t.Helper()
 	api := kubeapi.New(t)
 	for _, p := range pods {
-		if err := api.Put(p); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, api.Put(p))
 	}
 	return api
 }
@@ -146,9 +144,7 @@ func TestReload(t *testing.T) {
 	}
 
 	api.Refuse(true)
-	if err := reload(".:0 {\n" + block + "}\nb.example:0 {\n" + block + "}"); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, reload(".:0 {\n"+block+"}\nb.example:0 {\n"+block+"}"))
 	if third := parsed[0]; third == first || !third.synced() || third.at("10.1.0.1") != "here" {
 		t.Error("the reload lost the pods")
 	}
@@ -160,9 +156,7 @@ func TestReload(t *testing.T) {
 		t.Error("the failed reload lost the pods")
 	}
 	api.Refuse(false)
-	if err := reload(".:0 {\npods {\nnode node-2\nendpoint " + api.URL() + "\n}\n}"); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, reload(".:0 {\npods {\nnode node-2\nendpoint "+api.URL()+"\n}\n}"))
 	fourth := parsed[0]
 	kit.Eventually(t, "the pods of another node", func() bool { return fourth.at("10.1.0.2") == "there" && fourth.at("10.1.0.1") == "" })
 	kit.Eventually(t, "the end of the first watch", func() bool { return api.OpenWatches(kubeapi.Pods) == 1 })

@@ -31,9 +31,7 @@ func (r *recorder) Warningf(format string, v ...any) { r.add("warning", format, 
 func replace(t *testing.T, file, text string) {
 	t.Helper()
 	kit.Write(t, file+".new", text)
-	if err := os.Rename(file+".new", file); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Rename(file+".new", file))
 }
 
 // TestHostSearchFollows asserts that changes of the file are read, with a clock of the test.
@@ -68,9 +66,7 @@ func TestHostSearchFollows(t *testing.T) {
 		t.Error("a returned list has changed")
 	}
 
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Remove(file))
 	for range 3 {
 		want(readInterval, "b.example", "c.example")
 	}

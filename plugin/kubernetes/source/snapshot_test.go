@@ -117,14 +117,10 @@ func TestRestore(t *testing.T) {
 		}, false, "not a snapshot"},
 		{"a named pipe", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) {
 			remove(t, path)
-			if err := syscall.Mkfifo(path, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, syscall.Mkfifo(path, 0o600))
 		}, false, "not a regular file"},
 		{"a large file", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) {
-			if err := os.Truncate(path, maxSnapshot+1); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.Truncate(path, maxSnapshot+1))
 		}, false, "want at most"},
 		{"half of a file", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) {
 			info, err := os.Stat(path)
@@ -137,9 +133,7 @@ func TestRestore(t *testing.T) {
 		}, false, "checksum"},
 		{"a folder", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) {
 			remove(t, path)
-			if err := os.Mkdir(path, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.Mkdir(path, 0o700))
 		}, false, "not a regular file"},
 		{"access is denied, as while an API server starts", func(_ *testing.T, _ string, _ *snapshotter, src *identifiedSource) {
 			src.set("", Status{Resource: Services, Denied: true}, Status{Resource: Namespaces, Denied: true})
@@ -172,9 +166,7 @@ func TestRestore(t *testing.T) {
 
 func remove(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Remove(path))
 }
 
 // TestReplaced asserts that records of the source replace those of a snapshot, and end every stored answer.
@@ -382,9 +374,7 @@ func TestWriteFails(t *testing.T) {
 	if n := strings.Count(logged(), "cannot be written"); n != 1 {
 		t.Errorf("%d log lines, want 1: %s", n, logged())
 	}
-	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Mkdir(filepath.Dir(path), 0o700))
 	if !k.write(t.Context()) || !strings.Contains(logged(), "can be written again") {
 		t.Errorf("log %q", logged())
 	}

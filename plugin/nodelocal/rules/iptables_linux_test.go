@@ -16,9 +16,7 @@ func TestIPTablesText(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, file := configs[name].IPTablesText(), filepath.Join("testdata", name+".iptables")
 			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, os.WriteFile(file, []byte(got), 0o644))
 			}
 			want := kit.Read(t, file)
 			if got != want {
@@ -60,9 +58,7 @@ func TestKernelIPTables(t *testing.T) {
 		t.Errorf("intact before they were applied: %t, %v", ok, err)
 	}
 	for range 2 { // the second time the rules are present
-		if err := rules.Apply(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, rules.Apply())
 	}
 	if got, want := len(saved(t)), len(others)+rules.Rules(); got != want {
 		t.Errorf("%d rules, want %d:\n%s", got, want, strings.Join(saved(t), "\n"))
@@ -77,16 +73,12 @@ func TestKernelIPTables(t *testing.T) {
 	if ok, err := rules.Intact(); ok || err != nil {
 		t.Errorf("intact after damage: %t, %v", ok, err)
 	}
-	if err := rules.Apply(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, rules.Apply())
 	// Both copies of a rule are removed, as node-local-dns leaves some twice.
 	r := c.ipRules()[0]
 	namespace.Run(t, "iptables", append([]string{"-t", r.table, "-I", r.chain}, r.spec...)...)
 	for range 2 {
-		if err := rules.Remove(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, rules.Remove())
 		if got := saved(t); !slices.Equal(got, others) {
 			t.Errorf("left:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(others, "\n"))
 		}
@@ -119,15 +111,11 @@ func TestKernelIPTablesAccepts(t *testing.T) {
 		if accepts.Rules() != step.rules {
 			t.Errorf("%s: %d rules, want %d", step.name, accepts.Rules(), step.rules)
 		}
-		if err := accepts.Apply(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, accepts.Apply())
 		if n := len(saved(t)) - len(before); n != step.rules {
 			t.Errorf("%s: %d rules added, want %d", step.name, n, step.rules)
 		}
-		if err := accepts.Remove(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, accepts.Remove())
 		if got := saved(t); !slices.Equal(got, before) {
 			t.Errorf("%s: left %q, want %q", step.name, got, before)
 		}

@@ -21,9 +21,7 @@ func TestKernelTable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			namespace.Enter(t)
 			table := NewNFTables(c)
-			if err := table.Apply(); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, table.Apply())
 			want := kit.Read(t, golden(name))
 			if got := list(t); got != want {
 				t.Errorf("the kernel has\n%s\nwant\n%s", got, want)
@@ -59,14 +57,10 @@ func node(t *testing.T, name string) *NFTables {
 	}
 	for _, a := range c.Addresses {
 		n := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-		if err := netlink.AddrAdd(lo, &netlink.Addr{IPNet: n, Flags: unix.IFA_F_NODAD}); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: n, Flags: unix.IFA_F_NODAD}))
 	}
 	table := NewNFTables(c)
-	if err := table.Apply(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, table.Apply())
 	return table
 }
 
@@ -86,13 +80,9 @@ func send(t *testing.T, to netip.Addr, mark int) (dropped bool) {
 			t.Error(err)
 		}
 	}()
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark))
 	from, target := sockaddr(to, 0), sockaddr(to, 53)
-	if err := unix.Bind(fd, from); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.Bind(fd, from))
 	err = unix.Sendto(fd, []byte("?"), 0, target)
 	if err != nil && !errors.Is(err, unix.EPERM) {
 		t.Fatal(err)
@@ -149,9 +139,7 @@ func TestKernelLease(t *testing.T) {
 	if got := leased(t, table); !slices.Equal(got, []netip.Addr{four, six}) {
 		t.Errorf("leases %v, want both", got)
 	}
-	if err := table.Withdraw(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, table.Withdraw())
 	if got := leased(t, table); len(got) != 0 {
 		t.Errorf("leases after they were withdrawn: %v", got)
 	}
@@ -180,9 +168,7 @@ func TestKernelEarlierTable(t *testing.T) {
 	four := netip.MustParseAddr("169.254.20.10")
 	send(t, four, AcquireMark)
 	table := NewNFTables(configs["health"])
-	if err := table.Apply(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, table.Apply())
 	if got := leased(t, table); !slices.Equal(got, []netip.Addr{four}) {
 		t.Errorf("leases %v, want %v", got, four)
 	}
@@ -204,9 +190,7 @@ var leaseSetNames = []string{lease4, lease6}
 func TestKernelOtherShape(t *testing.T) {
 	namespace.Enter(t)
 	namespace.Run(t, "nft", "add table inet nearside-nodelocaldns; add set inet nearside-nodelocaldns lease4 { type ipv6_addr; }; add chain inet nearside-nodelocaldns output { type filter hook input priority 7; }")
-	if err := NewNFTables(configs["one-address"]).Apply(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, NewNFTables(configs["one-address"]).Apply())
 	want := kit.Read(t, golden("one-address"))
 	if got := list(t); got != want {
 		t.Errorf("the kernel has\n%s\nwant\n%s", got, want)
@@ -229,9 +213,7 @@ func TestKernelIntact(t *testing.T) {
 			if ok, err := table.Intact(); ok || err != nil {
 				t.Errorf("intact before it was applied: %t, %v", ok, err)
 			}
-			if err := table.Apply(); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, table.Apply())
 			before := list(t)
 			if ok, err := table.Intact(); !ok || err != nil {
 				t.Errorf("intact: %t, %v", ok, err)
@@ -247,9 +229,7 @@ func TestKernelIntact(t *testing.T) {
 			if now, err := Generation(); err != nil || now == was {
 				t.Errorf("generation %d after damage, was %d: %v", now, was, err)
 			}
-			if err := table.Apply(); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, table.Apply())
 			if got := list(t); got != before {
 				t.Errorf("after repair the kernel has\n%s\nwant\n%s", got, before)
 			}
@@ -265,17 +245,13 @@ func TestKernelRemove(t *testing.T) {
 	namespace.Run(t, "nft", "add", "table", "inet", "other")
 	table := NewNFTables(configs["dual-stack"])
 	for range 2 { // the second time the table is missing
-		if err := table.Apply(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, table.Apply())
 		names, err := Tables()
 		if err != nil || !slices.Equal(names, []string{"nearside-nodelocaldns"}) {
 			t.Errorf("tables %q, %v", names, err)
 		}
 		for range 2 {
-			if err := table.Remove(); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, table.Remove())
 		}
 		if got, want := list(t), "table inet other {\n}\n"; got != want {
 			t.Errorf("left: %q, want %q", got, want)

@@ -62,9 +62,7 @@ echo '-A PREROUTING -d 169.254.20.10/32 -m comment --comment "NodeLocal DNS Cach
 			net, bin := t.TempDir(), t.TempDir()
 			kit.Write(t, filepath.Join(net, "ip_tables_names"), c.tables)
 			if c.program != "" {
-				if err := os.WriteFile(filepath.Join(bin, "iptables"), []byte(c.program), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, os.WriteFile(filepath.Join(bin, "iptables"), []byte(c.program), 0o755))
 			}
 			t.Setenv("PATH", bin+":/bin:/usr/bin")
 			if _, err := exec.LookPath("iptables-legacy"); err == nil {

@@ -41,9 +41,7 @@ func TestTableText(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := c.TableText()
 			if *update {
-				if err := os.WriteFile(golden(name), []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, os.WriteFile(golden(name), []byte(got), 0o644))
 			}
 			want := kit.Read(t, golden(name))
 			if got != want {

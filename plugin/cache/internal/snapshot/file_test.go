@@ -46,9 +46,7 @@ func TestFile(t *testing.T) {
 func TestReadRefused(t *testing.T) {
 	folder := t.TempDir()
 	pipe := filepath.Join(folder, "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, syscall.Mkfifo(pipe, 0o600))
 	for name, tt := range map[string]struct{ path, want string }{
 		"a folder":     {folder, "is not a regular file"},
 		"a named pipe": {pipe, "is not a regular file"},
@@ -102,9 +100,7 @@ func TestWriteFails(t *testing.T) {
 	if kit.Read(t, path) != before {
 		t.Error("the present file has changed")
 	}
-	if err := os.Mkdir(filepath.Join(folder, "folder"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Mkdir(filepath.Join(folder, "folder"), 0o700))
 	if _, err := Write(filepath.Join(folder, "folder"), testHeader, math.MaxInt64, slices.Values(testRecords), noPause); err == nil {
 		t.Error("a folder is replaced")
 	}

@@ -441,9 +441,7 @@ func TestLimits(t *testing.T) {
 		r := theResource(s, source.Services)
 		begin := time.Now()
 		for range 11 { // the first is free, then ten at 20 a second
-			if err := r.probe(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, r.probe(t.Context()))
 		}
 		if took := time.Since(begin); took < 450*time.Millisecond {
 			t.Errorf("11 requests at 20 a second took %s, want 500 ms at least", took)

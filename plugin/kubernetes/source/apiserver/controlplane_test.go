@@ -81,9 +81,7 @@ func (c *realCluster) create(path string, manifest []byte) {
 
 func (c *realCluster) delete(path string) {
 	c.t.Helper()
-	if err := c.client().Delete().AbsPath(path).Do(c.t.Context()).Error(); err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, c.client().Delete().AbsPath(path).Do(c.t.Context()).Error())
 }
 
 // createImport creates an import in one of the versions of its API.
@@ -107,9 +105,7 @@ func (c *realCluster) serve(versions ...string) {
 			c.t.Fatal(err)
 		}
 		var definition unstructured.Unstructured
-		if err := definition.UnmarshalJSON(text); err != nil {
-			c.t.Fatal(err)
-		}
+		kit.Must(c.t, definition.UnmarshalJSON(text))
 		all, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
 		if err != nil {
 			c.t.Fatal(err)
@@ -118,9 +114,7 @@ func (c *realCluster) serve(versions ...string) {
 			one := v.(map[string]any)
 			one["served"] = slices.Contains(versions, one["name"].(string))
 		}
-		if err := unstructured.SetNestedSlice(definition.Object, all, "spec", "versions"); err != nil {
-			c.t.Fatal(err)
-		}
+		kit.Must(c.t, unstructured.SetNestedSlice(definition.Object, all, "spec", "versions"))
 		if text, err = definition.MarshalJSON(); err != nil {
 			c.t.Fatal(err)
 		}

@@ -201,16 +201,12 @@ func startClusterset(t *testing.T, o source.Options, prepare func(api *kubeapi.S
 
 func (c *clusterset) put(objects ...runtime.Object) {
 	c.t.Helper()
-	if err := c.api.Put(objects...); err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, c.api.Put(objects...))
 }
 
 func (c *clusterset) serve(resource string, versions ...string) {
 	c.t.Helper()
-	if err := c.api.ServeVersions(resource, versions...); err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, c.api.ServeVersions(resource, versions...))
 }
 
 // ip returns the addresses of an import, "none" without the import.
@@ -279,12 +275,8 @@ func TestImports(t *testing.T) {
 				for i := range 1200 { // more than two pages
 					all = append(all, serviceImport("svc-"+strconv.Itoa(i), netip.AddrFrom4([4]byte{10, 98, byte(i / 250), byte(i % 250)}).String(), nil))
 				}
-				if err := api.Load(all...); err != nil {
-					t.Fatal(err)
-				}
-				if err := api.ServeVersions(source.ServiceImports, tc.version); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, api.Load(all...))
+				kit.Must(t, api.ServeVersions(source.ServiceImports, tc.version))
 			})
 			kit.Eventually(t, "synced", func() bool { return synced(c.Source) })
 			if n := len(c.ix.Imports()); n != 1201 {
@@ -299,18 +291,14 @@ func TestImports(t *testing.T) {
 			c.awaitID("the ID", "east")
 
 			c.put(serviceImport("svc-7", "10.97.0.7", nil))
-			if err := c.api.Delete(serviceImport("svc-8", "", nil)); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, c.api.Delete(serviceImport("svc-8", "", nil)))
 			c.awaitIP("an update", "svc-7", "10.97.0.7")
 			c.awaitIP("a deletion", "svc-8", "none")
 
 			kept := c.ix.ImportRecord("shop", "svc-9")
 			c.api.Refuse(true)
 			c.api.DropWatches("")
-			if err := c.api.Delete(serviceImport("svc-10", "", nil)); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, c.api.Delete(serviceImport("svc-10", "", nil)))
 			c.put(serviceImport("svc-11", "10.97.0.11", nil), clusterProperty(source.ClusterPropertyName, "west"))
 			c.api.Expire()
 			if c.ip("svc-10") == "none" {
@@ -335,9 +323,7 @@ func TestImports(t *testing.T) {
 // TestClusterID reads the ID of the cluster, and no other property.
 func TestClusterID(t *testing.T) {
 	c := startClusterset(t, withImports, func(api *kubeapi.Server, _ *front) {
-		if err := api.Put(clusterProperty("clusterset.k8s.io", "all"), clusterProperty("a.example.com", "b")); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, api.Put(clusterProperty("clusterset.k8s.io", "all"), clusterProperty("a.example.com", "b")))
 	})
 	c.awaitID("the ID", "east")
 	c.put(clusterProperty(source.ClusterPropertyName, "west.example"))
@@ -346,14 +332,10 @@ func TestClusterID(t *testing.T) {
 	c.awaitID("none that can be one", "")
 	c.put(clusterProperty(source.ClusterPropertyName, "north"))
 	c.awaitID("one again", "north")
-	if err := c.api.Delete(clusterProperty("a.example.com", "")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.api.Delete(clusterProperty("a.example.com", "")))
 	c.put(clusterProperty("clusterset.k8s.io", "other"), clusterProperty(source.ClusterPropertyName, "south"))
 	c.awaitID("after changes of others", "south")
-	if err := c.api.Delete(clusterProperty(source.ClusterPropertyName, "")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.api.Delete(clusterProperty(source.ClusterPropertyName, "")))
 	c.awaitID("none", "")
 	c.put(clusterProperty(source.ClusterPropertyName, "east"))
 	c.awaitID("one that came", "east")
@@ -386,16 +368,12 @@ func TestOtherProperties(t *testing.T) {
 	}
 	r.replace(list)
 	for _, change := range []func(any) error{r.put, r.remove} {
-		if err := change(other); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, change(other))
 		if got := ix.ClusterID(); got != index.NewSymbol("east") {
 			t.Errorf("the ID is %q, want east", got)
 		}
 	}
-	if err := r.remove(id); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, r.remove(id))
 	if got := ix.ClusterID(); got != (index.Symbol{}) {
 		t.Errorf("the ID is %q without its property", got)
 	}
@@ -404,9 +382,7 @@ func TestOtherProperties(t *testing.T) {
 // TestImportsCome starts without the definition, installs it later, and deletes it.
 func TestImportsCome(t *testing.T) {
 	c := startClusterset(t, withImports, func(api *kubeapi.Server, _ *front) {
-		if err := api.ServeVersions(source.ServiceImports); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, api.ServeVersions(source.ServiceImports))
 	})
 	kit.Eventually(t, "synced without imports", func() bool { return synced(c.Source) })
 	if len(c.ix.Imports()) != 0 || !hasIP(c.ix, "web", "10.96.0.1") {
@@ -456,9 +432,7 @@ func TestImportsCome(t *testing.T) {
 // depend on its absence are outdated.
 func TestImportsComeDenied(t *testing.T) {
 	c := startClusterset(t, withImports, func(api *kubeapi.Server, _ *front) {
-		if err := api.ServeVersions(source.ServiceImports); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, api.ServeVersions(source.ServiceImports))
 	})
 	kit.Eventually(t, "synced without imports", func() bool { return synced(c.Source) })
 	before := c.ix.AccessGeneration().Load()
@@ -668,9 +642,7 @@ func TestImportsDenied(t *testing.T) {
 				}
 				return 0
 			})
-			if err := api.ServeVersions(source.ServiceImports, "v1alpha1"); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, api.ServeVersions(source.ServiceImports, "v1alpha1"))
 		})
 		c.awaitIP("an import", "web", "10.97.0.1")
 		c.serve(source.ServiceImports)
@@ -682,9 +654,7 @@ func TestImportsDenied(t *testing.T) {
 
 	t.Run("missing resource", func(t *testing.T) {
 		c := startClusterset(t, withImports, func(api *kubeapi.Server, f *front) {
-			if err := api.ServeVersions(source.ServiceImports); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, api.ServeVersions(source.ServiceImports))
 			f.answers(func(path string) int {
 				if strings.HasSuffix(path, "/serviceimports") {
 					return http.StatusForbidden
@@ -710,9 +680,7 @@ func TestImportsDenied(t *testing.T) {
 	t.Run("missing resource, namespaces denied as well", func(t *testing.T) {
 		c := startClusterset(t, withImports, func(api *kubeapi.Server, _ *front) {
 			api.Forbid(source.Namespaces, true)
-			if err := api.ServeVersions(source.ServiceImports); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, api.ServeVersions(source.ServiceImports))
 		})
 		c.awaitStatus("in step with nothing", source.ServiceImports, granted)
 	})
@@ -738,9 +706,7 @@ func TestImportsDenied(t *testing.T) {
 func TestImportsAway(t *testing.T) {
 	c := startClusterset(t, withImports, func(api *kubeapi.Server, f *front) {
 		f.fails(http.StatusServiceUnavailable, "/")
-		if err := api.ServeVersions(source.ServiceImports); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, api.ServeVersions(source.ServiceImports))
 	})
 	r, state := theResource(c.Source, source.ServiceImports), new(watching)
 	c.looks(3)
@@ -813,9 +779,7 @@ func TestImportsOnly(t *testing.T) {
 			for key, value := range blue {
 				both.Labels[key] = value
 			}
-			if err := api.Put(slice("own", "web", "10.1.0.1"), both, importedSlice("imported", "web", "east", "", "10.1.0.3"), serviceImport("blue", "10.97.0.3", blue)); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, api.Put(slice("own", "web", "10.1.0.1"), both, importedSlice("imported", "web", "east", "", "10.1.0.3"), serviceImport("blue", "10.97.0.3", blue)))
 		})
 	}
 	slices := func(c *clusterset) (names string) {

@@ -48,9 +48,7 @@ func TestNotReady(t *testing.T) {
 	for _, s := range []*discoveryv1.EndpointSlice{a, b, other} {
 		s.Labels["team"] = "one"
 	}
-	if err := api.Load(namespace("shop"), a, b, other, imported, unselected); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, api.Load(namespace("shop"), a, b, other, imported, unselected))
 	s, _ := run(t, api, source.Options{Endpoints: true, Imports: true, Labels: labels.SelectorFromSet(labels.Set{"team": "one"})}, nil)
 	for name, c := range map[string]struct {
 		imported            bool
@@ -68,15 +66,11 @@ func TestNotReady(t *testing.T) {
 
 func TestNotReady_Limit(t *testing.T) {
 	api := kubeapi.New(t)
-	if err := api.Load(namespace("shop")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, api.Load(namespace("shop")))
 	for i := range maxInspected + 1 {
 		s := slice(fmt.Sprintf("web-%d", i), "web")
 		s.Endpoints = []discoveryv1.Endpoint{withConditions(fmt.Sprintf("10.1.0.%d", i), false, false)}
-		if err := api.Put(s); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, api.Put(s))
 	}
 	s, _ := run(t, api, source.Options{Endpoints: true}, nil)
 	found, err := s.NotReady(t.Context(), "shop", "web", false)
@@ -87,9 +81,7 @@ func TestNotReady_Limit(t *testing.T) {
 
 func TestNotReady_Failure(t *testing.T) {
 	api := kubeapi.New(t)
-	if err := api.Load(namespace("shop"), service("web", corev1.ClusterIPNone, nil)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, api.Load(namespace("shop"), service("web", corev1.ClusterIPNone, nil)))
 	s, _ := run(t, api, source.Options{Endpoints: true}, nil)
 	kit.Eventually(t, "the source is synced", func() bool { return synced(s) })
 	api.Forbid(source.EndpointSlices, true)

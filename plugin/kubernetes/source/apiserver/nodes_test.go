@@ -81,9 +81,7 @@ func runNodes(t *testing.T, api *kubeapi.Server, endpoint string) *nodeSource {
 func startNodes(t *testing.T, objects ...runtime.Object) *nodeSource {
 	t.Helper()
 	api := kubeapi.New(t)
-	if err := api.Put(objects...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, api.Put(objects...))
 	n := runNodes(t, api, api.URL())
 	kit.Eventually(t, "synced", func() bool { return synced(n.Source) })
 	return n
@@ -91,9 +89,7 @@ func startNodes(t *testing.T, objects ...runtime.Object) *nodeSource {
 
 func (n *nodeSource) put(objects ...runtime.Object) {
 	n.t.Helper()
-	if err := n.api.Put(objects...); err != nil {
-		n.t.Fatal(err)
-	}
+	kit.Must(n.t, n.api.Put(objects...))
 }
 
 func (n *nodeSource) node(name string) *index.Node { return n.ix.Node(index.NewSymbol(name)) }
@@ -176,9 +172,7 @@ func TestNodes(t *testing.T) {
 			for i := range 1200 { // more than two pages
 				all = append(all, node(fmt.Sprintf("n%d", i), fmt.Sprintf("Zone-%d", i%3), fmt.Sprintf("10.%d.%d.0/24", i/250, i%250)))
 			}
-			if err := api.Load(all...); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, api.Load(all...))
 			endpoint := api.URL()
 			if tc.json {
 				endpoint = jsonOnly(t, api)
@@ -208,9 +202,7 @@ func TestNodes(t *testing.T) {
 			}
 
 			n.put(node("n7", "Zone-X", "10.0.7.0/24"), node("new", "Zone-0", "10.9.0.0/24"))
-			if err := api.Delete(node("n8", "", "")); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, api.Delete(node("n8", "", "")))
 			kit.Eventually(t, "a changed label", func() bool { return n.zone("n7") == "Zone-X" && n.at("10.0.7.1") == "n7" })
 			kit.Eventually(t, "a new node", func() bool { return n.zone("new") == "Zone-0" && n.at("10.9.0.1") == "new" })
 			kit.Eventually(t, "a removed node", func() bool { return n.zone("n8") == "none" && n.at("10.0.8.1") == "" })
@@ -272,9 +264,7 @@ func TestNodeRanges(t *testing.T) {
 		n := startNodes(t, node("a", "z1", "10.1.0.0/24"), node("b", "z1", ""))
 		kit.Eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
 		n.pass("first")
-		if err := n.api.Delete(node("a", "", ""), node("b", "", "")); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, n.api.Delete(node("a", "", ""), node("b", "", "")))
 		n.put(node("a", "z1", "10.2.0.0/24"), node("b", "z1", "10.3.0.0/24"))
 		kit.Eventually(t, "the ranges of the new nodes", func() bool { return n.at("10.2.0.1") == "a" && n.at("10.3.0.1") == "b" })
 		if n.at("10.1.0.1") != "" {
@@ -287,9 +277,7 @@ func TestNodeRanges(t *testing.T) {
 		kit.Eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
 		n.pass("first")
 		n.away(func() {
-			if err := n.api.Delete(node("a", "", ""), node("b", "", "")); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, n.api.Delete(node("a", "", ""), node("b", "", "")))
 			n.put(node("a", "z1", "10.2.0.0/24"), node("b", "z1", "10.3.0.0/24"))
 		})
 		kit.Eventually(t, "the ranges of the new nodes", func() bool { return n.at("10.2.0.1") == "a" && n.at("10.3.0.1") == "b" })
@@ -327,9 +315,7 @@ func TestNodesRelist(t *testing.T) {
 	kept, reads := n.node("n5"), n.reads()
 	n.away(func() {
 		n.put(node("late", "z2", "10.2.0.0/24"), node("n3", "z3", "10.1.3.0/24"))
-		if err := n.api.Delete(node("n4", "", "")); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, n.api.Delete(node("n4", "", "")))
 	})
 	kit.Eventually(t, "the missed changes", func() bool { return n.zone("late") == "z2" && n.at("10.2.0.1") == "late" })
 	if n.zone("n4") != "none" || n.at("10.1.4.1") != "" || n.zone("n3") != "z3" || n.at("10.1.3.1") != "n3" {
@@ -372,9 +358,7 @@ func TestNodesForbidden(t *testing.T) {
 	log := kit.Logged(t)
 	api := kubeapi.New(t)
 	api.Forbid(kubeapi.Nodes, true)
-	if err := api.Put(namespace("shop"), service("web", "10.96.0.1", nil), node("a", "z1", "10.1.0.0/24")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, api.Put(namespace("shop"), service("web", "10.96.0.1", nil), node("a", "z1", "10.1.0.0/24")))
 	n := runNodes(t, api, api.URL())
 	all := []string{source.Services, source.EndpointSlices, source.Namespaces}
 	kit.Eventually(t, "the other resources", func() bool {

@@ -31,9 +31,7 @@ func TestBroken(t *testing.T) {
 		lines.WriteString(got[filepath.Base(path)] + "\n")
 	}
 	if *update {
-		if err := os.WriteFile(golden, []byte(lines.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.WriteFile(golden, []byte(lines.String()), 0o644))
 	}
 	want := goldenLines(t, golden)
 	if len(files) < 15 || len(want) != len(files) {

@@ -96,9 +96,7 @@ func encodeItem(t *testing.T, text json.RawMessage, element metav1.TypeMeta) (ou
 	switch {
 	case isList:
 		var l list
-		if err := decode(text, &l); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, decode(text, &l))
 		items := metav1.TypeMeta{}
 		if k != nil {
 			items.Kind, items.APIVersion = k.name, h.APIVersion
@@ -111,9 +109,7 @@ func encodeItem(t *testing.T, text json.RawMessage, element metav1.TypeMeta) (ou
 		return nil
 	}
 	o := k.new()
-	if err := decode(text, o); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, decode(text, o))
 	reflect.ValueOf(o).Elem().FieldByName("TypeMeta").Set(reflect.ValueOf(h.TypeMeta))
 	out, err = json.Marshal(o)
 	if err != nil {

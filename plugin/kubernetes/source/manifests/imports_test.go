@@ -340,9 +340,7 @@ func TestRandomImports(t *testing.T) {
 				if random.IntN(8) == 0 {
 					for name := range files {
 						delete(files, name)
-						if err := os.Remove(filepath.Join(s.root, name)); err != nil {
-							t.Fatal(err)
-						}
+						kit.Must(t, os.Remove(filepath.Join(s.root, name)))
 						break
 					}
 				}

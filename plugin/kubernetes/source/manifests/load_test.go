@@ -58,9 +58,7 @@ func load(t *testing.T, opts source.Options, files map[string]string) (*Source, 
 	}
 	log := &recorder{}
 	s.log = log
-	if err := s.begin(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, s.begin())
 	s.ix = index.New()
 	s.serve()
 	return s, s.ix, log
@@ -407,9 +405,7 @@ func TestLinksAreFollowed(t *testing.T) {
 		"again":  filepath.Join(outside, "sub"),
 		"self":   ".",
 	} {
-		if err := os.Symlink(to, filepath.Join(dir, from)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Symlink(to, filepath.Join(dir, from)))
 	}
 	s, err := New(dir, source.Options{})
 	if err != nil {
@@ -431,9 +427,7 @@ func TestDemo(t *testing.T) {
 	}
 	log := &recorder{}
 	s.log = log
-	if err := s.begin(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, s.begin())
 	s.ix = index.New()
 	s.serve()
 	want := strings.TrimSpace(`
@@ -501,9 +495,7 @@ func TestStatus(t *testing.T) {
 	if st := s.Status()[0]; st.Uncertain {
 		t.Errorf("with the repaired file: %+v", st)
 	}
-	if err := os.RemoveAll(s.root); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.RemoveAll(s.root))
 	later := at.Add(time.Minute)
 	s.now = func() time.Time { return later }
 	s.refresh(nil)

@@ -1,7 +1,6 @@
 package manifests
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,17 +19,13 @@ func TestNewFails(t *testing.T) {
 	}{
 		"no directory": {
 			prepare: func(t *testing.T, dir string) {
-				if err := os.Remove(dir); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, os.Remove(dir))
 			},
 			want: "manifests directory DIR: no such file or directory",
 		},
 		"a file": {
 			prepare: func(t *testing.T, dir string) {
-				if err := errors.Join(os.Remove(dir), os.WriteFile(dir, nil, 0o644)); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, os.Remove(dir), os.WriteFile(dir, nil, 0o644))
 			},
 			want: "manifests directory DIR: not a directory",
 		},
@@ -50,9 +45,7 @@ func TestNewFails(t *testing.T) {
 		},
 		"a link that leads nowhere": {
 			prepare: func(t *testing.T, dir string) {
-				if err := os.Symlink("gone", filepath.Join(dir, "a.yaml")); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, os.Symlink("gone", filepath.Join(dir, "a.yaml")))
 			},
 			want: "DIR/a.yaml: the link cannot be followed: no such file or directory",
 		},
@@ -82,9 +75,7 @@ func TestNewFails(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "manifests")
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.Mkdir(dir, 0o755))
 			test.prepare(t, dir)
 			s, err := newSource(dir, source.Options{})
 			if err != nil {

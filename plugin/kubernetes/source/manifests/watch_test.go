@@ -2,7 +2,6 @@ package manifests
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,9 +29,7 @@ type running struct {
 func run(t *testing.T, opts source.Options, files map[string]string, change func(*Source)) *running {
 	t.Helper()
 	r := &running{t: t, dir: filepath.Join(t.TempDir(), "manifests"), ix: index.New(), log: &recorder{}}
-	if err := os.Mkdir(r.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Mkdir(r.dir, 0o755))
 	for name, content := range files {
 		kit.Write(t, filepath.Join(r.dir, name), content)
 	}
@@ -45,9 +42,7 @@ func run(t *testing.T, opts source.Options, files map[string]string, change func
 	if change != nil {
 		change(s)
 	}
-	if err := s.begin(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, s.begin())
 	r.Source = s
 	kit.Background(t, func(ctx context.Context) { s.Run(ctx, r.ix) })
 	return r
@@ -79,9 +74,7 @@ func (r *running) write(name, content string) { r.t.Helper(); kit.Write(r.t, r.p
 
 func (r *running) must(errs ...error) {
 	r.t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		r.t.Fatal(err)
-	}
+	kit.Must(r.t, errs...)
 }
 
 func (r *running) path(name string) string { return filepath.Join(r.dir, name) }
@@ -354,14 +347,10 @@ func TestUnchangedFiles(t *testing.T) {
 			s, ix, _ := load(t, everything, map[string]string{"one.yaml": service("shop", "one", "10.96.0.1")})
 			path := filepath.Join(s.root, "one.yaml")
 			written := time.Now().Add(-test.age)
-			if err := os.Chtimes(path, written, written); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.Chtimes(path, written, written))
 			s.refresh(nil)
 			kit.Write(t, s.root+"/one.yaml", service("shop", "one", "10.96.0.9"))
-			if err := os.Chtimes(path, written, written); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.Chtimes(path, written, written))
 			later := time.Now().Add(test.later)
 			s.now = func() time.Time { return later }
 			s.refresh(nil)
