@@ -40,6 +40,7 @@ var forbidden = map[string][]string{
 	"plugin/internal/answers":            {"k8s.io/", "github.com/coredns/", "github.com/prometheus/"},
 	"plugin/internal/wire":               {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "github.com/nearside-dns/nearside/", "net"},
 	"plugin/internal/block":              {"k8s.io/"},
+	"plugin/internal/block/wirechain":    {"k8s.io/", "github.com/coredns/", "github.com/prometheus/"},
 	"plugin/internal/coherence":          {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "net"},
 	"plugin/internal/dso":                {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "net"},
 	"plugin/internal/corefile":           {"k8s.io/", "github.com/miekg/dns"},

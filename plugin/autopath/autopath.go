@@ -19,6 +19,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
@@ -48,7 +49,7 @@ func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 		suffixes, origin := describeList(list, reason)
 		trace.Add(pluginName, "search list of %s: %s (%s)", addressOf(w), cmp.Or(strings.Join(suffixes, " "), "none"), origin)
 	}
-	if block.WireResult(ctx, r) == nil { // otherwise ServeWire has counted the query
+	if wirechain.Result(ctx, r) == nil { // otherwise ServeWire has counted the query
 		countClient(metrics.WithServer(ctx), list, reason)
 	}
 	if list == nil {

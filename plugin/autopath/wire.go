@@ -5,14 +5,14 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-// ServeWire implements block.WireHandler.
-func (a *Autopath) ServeWire(b *batch.Batch, q *block.WireQuery) {
+// ServeWire implements wirechain.Handler.
+func (a *Autopath) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	name, _, err := dns.UnpackDomainName(q.Packed, wire.HeaderLen)
 	if err != nil || !expand.ExpandableWire(q) || !a.covers(name) {
 		a.PassWire(b, q)
@@ -32,19 +32,19 @@ func (a *Autopath) ServeWire(b *batch.Batch, q *block.WireQuery) {
 // countingAnswerer counts a query when it is answered, or passed to the plugin chain with a result. Without a result,
 // ServeDNS counts it.
 type countingAnswerer struct {
-	block.Answerer
+	wirechain.Answerer
 	list   *searchlist.List
 	reason searchlist.Unknown
 }
 
-// Answer implements block.Answerer.
-func (c *countingAnswerer) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+// Answer implements wirechain.Answerer.
+func (c *countingAnswerer) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
 	countClient(q.Server, c.list, c.reason)
 	c.Answerer.Answer(b, q, e, p)
 }
 
-// Pass implements block.Answerer.
-func (c *countingAnswerer) Pass(b *batch.Batch, q *block.WireQuery, result any) {
+// Pass implements wirechain.Answerer.
+func (c *countingAnswerer) Pass(b *batch.Batch, q *wirechain.Request, result any) {
 	if result != nil {
 		countClient(q.Server, c.list, c.reason)
 	}

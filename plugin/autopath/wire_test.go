@@ -14,12 +14,12 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
-// wireNames is names with a WireHandler. It answers queries, or passes them to the plugin chain.
+// wireNames is names with a wire handler. It answers queries, or passes them to the plugin chain.
 type wireNames struct {
 	*names
 	pass    bool // instead of an answer
@@ -31,10 +31,10 @@ type handled struct{ reply *dns.Msg }
 
 func (n *wireNames) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	var reply *dns.Msg
-	switch result := block.WireResult(ctx, r).(type) {
+	switch result := wirechain.Result(ctx, r).(type) {
 	case *handled:
 		reply = result.reply
-	case *block.StoredResult:
+	case *wirechain.StoredResult:
 		if result.Entry.Cached {
 			reply = result.Entry.State.(*dns.Msg)
 		}
@@ -48,7 +48,7 @@ func (n *wireNames) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	return dns.RcodeSuccess, w.WriteMsg(reply)
 }
 
-func (n *wireNames) ServeWire(b *batch.Batch, q *block.WireQuery) {
+func (n *wireNames) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	if n.unknown {
 		q.Pass(b, q, nil)
 		return
@@ -79,13 +79,13 @@ type wireClient struct {
 	err   error
 }
 
-func (c *wireClient) Answer(_ *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+func (c *wireClient) Answer(_ *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
 	c.reply, c.err = e.Message(q.Packed, q.Query, &p)
 }
 
-func (c *wireClient) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
+func (c *wireClient) Pass(_ *batch.Batch, _ *wirechain.Request, result any) {
 	if result != nil {
-		c.ctx = block.WithWireResult(c.ctx, c.r, result)
+		c.ctx = wirechain.WithResult(c.ctx, c.r, result)
 	}
 	w := newWriter(c.from)
 	_, c.err = c.a.ServeDNS(c.ctx, w, c.r)
@@ -95,8 +95,8 @@ func (c *wireClient) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
 // unformed is a wireClient that passes the answer to the plugin chain, as for a client with a small limit.
 type unformed struct{ *wireClient }
 
-func (c unformed) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
-	c.Pass(b, q, &block.StoredResult{Entry: e, Patch: p})
+func (c unformed) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
+	c.Pass(b, q, &wirechain.StoredResult{Entry: e, Patch: p})
 }
 
 // TestServeWire asserts that ServeWire and ServeDNS give the same replies, count the same and query the same names.
@@ -125,7 +125,7 @@ func TestServeWire(t *testing.T) {
 	}
 }
 
-// compareWire sends a query twice to each of two plugins, one of which has a WireHandler behind it.
+// compareWire sends a query twice to each of two plugins, one of which has a wire handler behind it.
 func compareWire(t *testing.T, what string, handler wireNames, client string, r *dns.Msg, withForm bool) {
 	t.Helper()
 	const server = "dns://wire"
@@ -162,7 +162,7 @@ func sendWire(t *testing.T, ctx context.Context, a *Autopath, client string, r *
 	t.Helper()
 	packed := kit.Pack(t, r)
 	c := &wireClient{a: a, ctx: ctx, from: client, r: r}
-	q := &block.WireQuery{Packed: packed, Client: netip.MustParseAddr(client), Server: metricsServer(ctx), Answerer: c}
+	q := &wirechain.Request{Packed: packed, Client: netip.MustParseAddr(client), Server: metricsServer(ctx), Answerer: c}
 	if !withForm {
 		q.Answerer = unformed{c}
 	}
@@ -182,7 +182,7 @@ func metricsServer(ctx context.Context) string {
 	return ctx.Value(dnsserver.Key{}).(*dnsserver.Server).Addr
 }
 
-// TestWireWithoutHandler asserts that queries are passed to the plugin chain if the next plugin is no WireHandler.
+// TestWireWithoutHandler asserts that queries are passed to the plugin chain if the next plugin is no wire handler.
 func TestWireWithoutHandler(t *testing.T) {
 	ctx := context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: "dns://without"})
 	for _, name := range []string{"www.shop.svc.cluster.local.", "www.cluster.local."} {
@@ -228,7 +228,7 @@ func TestWireNested(t *testing.T) {
 		a.Next = next
 		packed := kit.Pack(t, new(dns.Msg).SetQuestion("www.shop.svc.cluster.local.", dns.TypeA))
 		c := &wireClient{}
-		q := &block.WireQuery{Packed: packed, Client: netip.MustParseAddr(client), Server: server, Nested: true, Answerer: c}
+		q := &wirechain.Request{Packed: packed, Client: netip.MustParseAddr(client), Server: server, Nested: true, Answerer: c}
 		if !q.Parse(packed) {
 			t.Fatal("not parsed")
 		}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -32,9 +32,9 @@ func (c *Cache) invalidated(e *answers.Entry) {
 // refetch queries the upstream for the answer of an entry in wire form. Clients wait for the reply as for that to another
 // client. Queries of which only the plugin chain can make an answer are not refetched.
 func (c *Cache) refetch(n *serverCounters, e *answers.Entry) {
-	r := &refetch{WireQuery: block.WireQuery{TCP: true, Server: n.server, Key: e.Key()}}
+	r := &refetch{Request: wirechain.Request{TCP: true, Server: n.server, Key: e.Key()}}
 	var ok bool
-	if r.Packed, ok = r.FromKey(r.buf[:0], r.Key); !ok || !c.forwards(&r.WireQuery) {
+	if r.Packed, ok = r.FromKey(r.buf[:0], r.Key); !ok || !c.forwards(&r.Request) {
 		return
 	}
 	if refetching.Add(1) > maxRefetching {
@@ -43,7 +43,7 @@ func (c *Cache) refetch(n *serverCounters, e *answers.Entry) {
 		return
 	}
 	r.Answerer = r
-	w := &wireWaiter{q: &r.WireQuery, counters: &n.counters}
+	w := &wireWaiter{q: &r.Request, counters: &n.counters}
 	q := clientQuery{Query: r.Query, packed: r.Packed, key: r.Key, counters: &n.counters}
 	f := c.flights.begin(&q, c.now(), w)
 	if f == nil { // a client waits for the answer already
@@ -58,14 +58,14 @@ func (c *Cache) refetch(n *serverCounters, e *answers.Entry) {
 
 // refetch is the query for an answer without a client.
 type refetch struct {
-	block.WireQuery
+	wirechain.Request
 	buf [answers.MaxQuery + wire.OPTLen + maxSearchOption]byte
 }
 
-// Answer implements block.Answerer: the answer is stored.
-func (*refetch) Answer(*batch.Batch, *block.WireQuery, *answers.Entry, answers.Patch) {
+// Answer implements wirechain.Answerer: the answer is stored.
+func (*refetch) Answer(*batch.Batch, *wirechain.Request, *answers.Entry, answers.Patch) {
 	refetching.Add(-1)
 }
 
-// Pass implements block.Answerer: the upstream has failed, or the plugin chain has to make the answer.
-func (*refetch) Pass(*batch.Batch, *block.WireQuery, any) { refetching.Add(-1) }
+// Pass implements wirechain.Answerer: the upstream has failed, or the plugin chain has to make the answer.
+func (*refetch) Pass(*batch.Batch, *wirechain.Request, any) { refetching.Add(-1) }

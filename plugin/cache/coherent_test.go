@@ -16,7 +16,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
@@ -701,11 +701,11 @@ func TestEndedBeforeStored(t *testing.T) {
 // immediate is an Exchanger that calls the Receiver before Exchange returns.
 type immediate struct{}
 
-// Capacity implements block.Exchanger.
+// Capacity implements wirechain.Exchanger.
 func (immediate) Capacity() int { return 1 }
 
-// Exchange implements block.Exchanger.
-func (immediate) Exchange(b *batch.Batch, _ *answers.Query, packed []byte, _ bool, r block.Receiver) bool {
+// Exchange implements wirechain.Exchanger.
+func (immediate) Exchange(b *batch.Batch, _ *answers.Query, packed []byte, _ bool, r wirechain.Receiver) bool {
 	m := new(dns.Msg)
 	if m.Unpack(packed) != nil {
 		return false

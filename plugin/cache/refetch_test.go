@@ -13,6 +13,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -136,7 +137,7 @@ func (b *testCache) expand(x *expand.Expander, w *client, r *dns.Msg, question *
 	b.t.Helper()
 	packed, err := r.Pack()
 	a := &answerer{cache: b.Cache, w: w, r: r, done: make(chan struct{})}
-	q := &block.WireQuery{Packed: packed, Answerer: a}
+	q := &wirechain.Request{Packed: packed, Answerer: a}
 	if err != nil || !q.Parse(packed) {
 		b.t.Fatal(err)
 	}

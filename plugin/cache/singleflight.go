@@ -28,7 +28,7 @@ type result struct {
 	once       bool // the reply is a denial with the TTL 0
 }
 
-// FinalResult implements block.FinalResult.
+// FinalResult implements wirechain.FinalResult.
 func (*result) FinalResult() {}
 
 // flight is a query to the next plugin whose result is shared with all queries for the same question that wait for it.

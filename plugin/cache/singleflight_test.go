@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 )
 
 // timedQuery is a query of a client at a time.
@@ -193,7 +193,7 @@ func TestSingleFlight(t *testing.T) {
 func TestManyWaitersOfOneName(t *testing.T) {
 	const waiters = 200_000
 	var f flights
-	q, wire := &clientQuery{key: []byte("w.")}, new(block.WireQuery)
+	q, wire := &clientQuery{key: []byte("w.")}, new(wirechain.Request)
 	all := make([]wireWaiter, waiters)
 	began := time.Now()
 	var joined *flight

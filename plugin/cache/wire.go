@@ -13,7 +13,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
@@ -21,13 +21,13 @@ import (
 
 // wireNext is the plugin behind the cache for queries in wire form.
 type wireNext struct {
-	block.Exchanger
+	wirechain.Exchanger
 	except plugin.Zones // of other plugins of the block
 	all    bool         // all names are cached and forwarded
 }
 
-// SetExchanger implements block.WireCache.
-func (c *Cache) SetExchanger(x block.Exchanger, except []string) {
+// SetExchanger implements wirechain.Cache.
+func (c *Cache) SetExchanger(x wirechain.Exchanger, except []string) {
 	disabled := c.kinds[answers.Success].disabled
 	c.forward = wireNext{
 		Exchanger: x, except: except,
@@ -36,7 +36,7 @@ func (c *Cache) SetExchanger(x block.Exchanger, except []string) {
 }
 
 // forwards reports whether a query may be answered in wire form.
-func (c *Cache) forwards(q *block.WireQuery) bool {
+func (c *Cache) forwards(q *wirechain.Request) bool {
 	if c.forward.all {
 		return true
 	}
@@ -44,8 +44,8 @@ func (c *Cache) forwards(q *block.WireQuery) bool {
 	return err == nil && c.Covers(name) && !c.forward.except.Contains(name) && !c.kinds[answers.Success].disabled.Contains(name)
 }
 
-// ServeWire implements block.WireHandler.
-func (c *Cache) ServeWire(b *batch.Batch, q *block.WireQuery) {
+// ServeWire implements wirechain.Handler.
+func (c *Cache) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	if !c.forwards(q) {
 		q.Pass(b, q, nil)
 		return
@@ -80,7 +80,7 @@ func (c *Cache) ServeWire(b *batch.Batch, q *block.WireQuery) {
 
 // wireWaiter is a query in wire form that waits for a flight.
 type wireWaiter struct {
-	q        *block.WireQuery
+	q        *wirechain.Request
 	counters *counters
 	stale    *answers.Entry // served unless the flight renews it; nil without one
 	leader   bool
@@ -168,7 +168,7 @@ func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *answe
 	sent = true
 }
 
-// Receive implements block.Receiver. A panic must not end the reader of a connection: it is logged, and the queries that were
+// Receive implements wirechain.Receiver. A panic must not end the reader of a connection: it is logged, and the queries that were
 // not answered before get no reply.
 func (l *wireFlight) Receive(b *batch.Batch, reply *wire.Reply, v *coherence.Voucher, code int, err error) {
 	defer func() {
@@ -257,7 +257,7 @@ func (c *Cache) deliverWire(b *batch.Batch, w *wireWaiter, f *flight) {
 }
 
 // answerStale answers a query with a stale entry.
-func (c *Cache) answerStale(b *batch.Batch, q *block.WireQuery, n *counters, e *answers.Entry) {
+func (c *Cache) answerStale(b *batch.Batch, q *wirechain.Request, n *counters, e *answers.Entry) {
 	q.Answer(b, q, e, c.stalePatch(n, e, func() string { return (&clientQuery{packed: q.Packed}).name() }))
 }
 
@@ -266,8 +266,8 @@ type wireFetch struct{ stale *answers.Entry } // or nil
 
 // hasWireResult reports whether a query was passed to the plugin chain with a result of ServeWire, which has counted it.
 func hasWireResult(ctx context.Context, query *dns.Msg) bool {
-	switch block.WireResult(ctx, query).(type) {
-	case *block.StoredResult, *result, wireFetch:
+	switch wirechain.Result(ctx, query).(type) {
+	case *wirechain.StoredResult, *result, wireFetch:
 		return true
 	}
 	return false
@@ -275,8 +275,8 @@ func hasWireResult(ctx context.Context, query *dns.Msg) bool {
 
 // serveWireResult answers a query for which hasWireResult is true.
 func (c *Cache) serveWireResult(ctx context.Context, w dns.ResponseWriter, q *clientQuery) (int, error) {
-	switch res := block.WireResult(ctx, q.msg).(type) {
-	case *block.StoredResult:
+	switch res := wirechain.Result(ctx, q.msg).(type) {
+	case *wirechain.StoredResult:
 		return c.serve(ctx, w, q.msg, q.packed, q.Query, res.Entry, res.Patch)
 	case *result:
 		return c.deliver(ctx, w, q, res, true)

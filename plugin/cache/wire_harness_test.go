@@ -11,18 +11,18 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // exchanger forwards queries in wire form to the next plugin of a cache.
 type exchanger struct{ *Cache }
 
-// Capacity implements block.Exchanger.
+// Capacity implements wirechain.Exchanger.
 func (x exchanger) Capacity() int { return 1 << 20 }
 
-// Exchange implements block.Exchanger.
-func (x exchanger) Exchange(_ *batch.Batch, _ *answers.Query, packed []byte, tcp bool, r block.Receiver) bool {
+// Exchange implements wirechain.Exchanger.
+func (x exchanger) Exchange(_ *batch.Batch, _ *answers.Query, packed []byte, tcp bool, r wirechain.Receiver) bool {
 	m := new(dns.Msg)
 	if m.Unpack(packed) != nil {
 		return false
@@ -53,15 +53,15 @@ type answerer struct {
 	err   error
 }
 
-// Answer implements block.Answerer.
-func (a *answerer) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+// Answer implements wirechain.Answerer.
+func (a *answerer) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
 	limit := q.Limit()
 	if q.TCP {
 		limit = dns.MaxMsgSize
 	}
 	form := e.Form(&q.Query, &p, limit, limit)
 	if form == nil || q.Upper && !e.AnyCase {
-		a.Pass(b, q, &block.StoredResult{Entry: e, Patch: p})
+		a.Pass(b, q, &wirechain.StoredResult{Entry: e, Patch: p})
 		return
 	}
 	m, err := answers.Unpack(form.AppendReply(nil, q.Packed, &q.Query, &p))
@@ -76,10 +76,10 @@ func (a *answerer) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, 
 	close(a.done)
 }
 
-// Pass implements block.Answerer.
-func (a *answerer) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
+// Pass implements wirechain.Answerer.
+func (a *answerer) Pass(_ *batch.Batch, _ *wirechain.Request, result any) {
 	go func() { // as the queue of the chain does
-		a.code, a.err = a.cache.ServeDNS(block.WithWireResult(context.Background(), a.r, result), a.w, a.r)
+		a.code, a.err = a.cache.ServeDNS(wirechain.WithResult(context.Background(), a.r, result), a.w, a.r)
 		close(a.done)
 	}()
 }
@@ -91,7 +91,7 @@ func (b *testCache) serve(w *client, r *dns.Msg) (int, error) {
 		b.t.Fatal(err)
 	}
 	from, _ := netip.ParseAddrPort(w.RemoteAddr().String())
-	q := &block.WireQuery{Packed: packed, Client: from.Addr(), TCP: w.tcp}
+	q := &wirechain.Request{Packed: packed, Client: from.Addr(), TCP: w.tcp}
 	if !b.wire || !q.Parse(packed) || q.Type == dns.TypeHINFO {
 		return b.ServeDNS(context.Background(), w, r)
 	}
@@ -149,8 +149,8 @@ func TestPanicInExchanger(t *testing.T) {
 // refusing is an Exchanger that leaves all queries to the plugin chain.
 type refusing struct{ exchanger }
 
-// Exchange implements block.Exchanger.
-func (refusing) Exchange(*batch.Batch, *answers.Query, []byte, bool, block.Receiver) bool {
+// Exchange implements wirechain.Exchanger.
+func (refusing) Exchange(*batch.Batch, *answers.Query, []byte, bool, wirechain.Receiver) bool {
 	return false
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -56,7 +56,7 @@ func (r *request) serve(mayWait bool) {
 	ctx := context.WithValue(context.Background(), dnsserver.Key{}, coreDNS)
 	ctx = context.WithValue(ctx, dnsserver.LoopKey{}, 0)
 	if r.result != nil {
-		ctx = block.WithWireResult(ctx, m, r.result)
+		ctx = wirechain.WithResult(ctx, m, r.result)
 	}
 	coreDNS.ServeDNS(ctx, w, m)
 }

@@ -13,19 +13,19 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
-// wireAnswerer is a block.WireHandler that answers even ids at once and odd ones in another goroutine, in one batch; it passes
+// wireAnswerer is a wirechain.Handler that answers even ids at once and odd ones in another goroutine, in one batch; it passes
 // names of the zone chain to the plugin chain.
 type wireAnswerer struct {
 	t     *testing.T
 	entry *answers.Entry
 }
 
-func (a *wireAnswerer) ServeWire(b *batch.Batch, q *block.WireQuery) {
+func (a *wireAnswerer) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	if !q.TCP {
 		a.t.Error("the query is not marked as one over TCP")
 	}
@@ -59,7 +59,7 @@ func storedEntry(t testing.TB, keyspace *answers.Keyspace, name string) *answers
 }
 
 // withRoute returns the configuration of a server with one route for all names.
-func withRoute(t *testing.T, keyspace *answers.Keyspace, wire block.WireHandler) func(*server) {
+func withRoute(t *testing.T, keyspace *answers.Keyspace, wire wirechain.Handler) func(*server) {
 	return func(s *server) {
 		s.routes = routes{byZone: map[string]*route{}}
 		counting := &counters{server: s.Addr, zone: ".", plugin: "next", dns: true}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -93,7 +93,7 @@ func TestDispatchedVouchedHit(t *testing.T) {
 	e := &answers.Entry{Cached: true, Validity: answers.Validity{Expires: now - time.Second, Voucher: heardSession(t).Voucher([]uint64{1})}}
 	b.store(t, e, addressReply("hit.test.", 1))
 	packed, err := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).Pack()
-	q := &block.WireQuery{Packed: packed, Client: clientAddress(1), Answerer: discard{}}
+	q := &wirechain.Request{Packed: packed, Client: clientAddress(1), Answerer: discard{}}
 	if err != nil || !q.Parse(packed) {
 		t.Fatalf("the query is not ordinary: %v", err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 )
 
 // datagramLen is the maximum length of a query over UDP in bytes, the rest is cut off: a packet of the Internet is not
@@ -29,8 +29,8 @@ type request struct {
 
 	// route and wire are set for a query in wire form: wire is the first handler.
 	route *route
-	wire  block.WireHandler
-	block.WireQuery
+	wire  wirechain.Handler
+	wirechain.Request
 	received time.Duration   // on the clock of answers.Now
 	result   any             // of the wire handlers, for the plugin chain
 	unnamed  bool            // the stored answer is for the callers at the address of the client, whatever the query

@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 )
 
 // route is how queries for the names of a zone are answered and counted.
@@ -31,7 +32,7 @@ type route struct {
 	search       block.Searches    // nil if names are not expanded
 	awaiter      block.NameAwaiter // nil if no query waits for a name
 	waits        block.WaitCounters
-	wire         block.WireHandler // nil if all queries without a stored answer go to the plugin chain
+	wire         wirechain.Handler // nil if all queries without a stored answer go to the plugin chain
 }
 
 // routes are the routes of a server.
@@ -103,7 +104,7 @@ type servedBlock struct {
 	cache      block.Cache       // or nil
 	search     block.Searcher    // or nil
 	awaiter    block.NameAwaiter // or nil
-	wire       block.WireHandler // or nil
+	wire       wirechain.Handler // or nil
 	chain      *chain
 	// The zones with labels of prometheus, with search lists, and those of a block.ZoneOwner.
 	labelZones, searchZones map[string]bool

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 )
 
 // setWire prepares a request for the wire handlers of its route. key is the key of the query, without a view.
@@ -55,7 +55,7 @@ func (r *request) runWire(b *batch.Batch) {
 		r.chain.queue.finish(b, r)
 		r.end()
 	}()
-	r.wire.ServeWire(b, &r.WireQuery)
+	r.wire.ServeWire(b, &r.Request)
 }
 
 // endWire ends the work of the wire handlers. It returns false if a panic has ended it.
@@ -64,13 +64,13 @@ func (r *request) endWire() bool {
 	return turn%2 == 0 && r.turn.CompareAndSwap(turn, turn+1)
 }
 
-// Answer implements block.Answerer.
-func (r *request) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+// Answer implements wirechain.Answerer.
+func (r *request) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
 	if r.turn.Load()%2 != 0 { // a panic has ended the work
 		return
 	}
 	if !r.to.answer(b, r, e, &p) {
-		r.Pass(b, q, &block.StoredResult{Entry: e, Patch: p})
+		r.Pass(b, q, &wirechain.StoredResult{Entry: e, Patch: p})
 		return
 	}
 	if r.endWire() {
@@ -78,12 +78,12 @@ func (r *request) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p
 	}
 }
 
-// Pass implements block.Answerer.
-func (r *request) Pass(b *batch.Batch, _ *block.WireQuery, result any) {
+// Pass implements wirechain.Answerer.
+func (r *request) Pass(b *batch.Batch, _ *wirechain.Request, result any) {
 	if !r.endWire() {
 		return
 	}
-	if _, final := result.(block.FinalResult); final {
+	if _, final := result.(wirechain.FinalResult); final {
 		r.wire, r.result = nil, result
 		finals.add(r)
 		return
@@ -99,9 +99,9 @@ func (r *request) finish(b *batch.Batch) {
 	r.done()
 }
 
-// Dispatch implements block.Dispatcher. Answers that depend on the caller, or belong to another plugin than cache, are for
+// Dispatch implements wirechain.Dispatcher. Answers that depend on the caller, or belong to another plugin than cache, are for
 // the plugin chain: the answer to the other query would be stored for all callers.
-func (s *server) Dispatch(b *batch.Batch, q *block.WireQuery) bool {
+func (s *server) Dispatch(b *batch.Batch, q *wirechain.Request) bool {
 	l, now := lookup{nested: true}, answers.Now()
 	found := l.find(s, q.Packed, q.Client, now)
 	d := &dispatched{Answerer: q.Answerer, route: l.route, received: now}
@@ -125,14 +125,14 @@ func (s *server) Dispatch(b *batch.Batch, q *block.WireQuery) bool {
 
 // dispatched counts the answer to a query of a plugin in the metrics of the name's server block.
 type dispatched struct {
-	block.Answerer
+	wirechain.Answerer
 	route    *route
 	received time.Duration
 	counted  bool // by plugin cache
 }
 
-// Answer implements block.Answerer.
-func (d *dispatched) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+// Answer implements wirechain.Answerer.
+func (d *dispatched) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
 	var h hit
 	h.set(d.route.counters, e, &q.Query, e.Plain.Rcode(), q.Client, len(q.Packed))
 	h.counted = d.counted
@@ -144,8 +144,8 @@ func (d *dispatched) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry
 	q.Answer(b, q, e, p)
 }
 
-// Pass implements block.Answerer. The plugin chain counts the query.
-func (d *dispatched) Pass(b *batch.Batch, q *block.WireQuery, result any) {
+// Pass implements wirechain.Answerer. The plugin chain counts the query.
+func (d *dispatched) Pass(b *batch.Batch, q *wirechain.Request, result any) {
 	q.Answerer = d.Answerer
 	q.Pass(b, q, result)
 }

@@ -15,15 +15,15 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // wireHandler is a fake of plugin cache.
-type wireHandler func(b *batch.Batch, q *block.WireQuery)
+type wireHandler func(b *batch.Batch, q *wirechain.Request)
 
-// ServeWire implements block.WireHandler.
-func (f wireHandler) ServeWire(b *batch.Batch, q *block.WireQuery) { f(b, q) }
+// ServeWire implements wirechain.Handler.
+func (f wireHandler) ServeWire(b *batch.Batch, q *wirechain.Request) { f(b, q) }
 
 // wireBed is a bed whose server block has a wire handler, and a plugin chain that replies with the code that it finds in
 // the result of the wire handler, or REFUSED.
@@ -40,7 +40,7 @@ func newWireBed(t *testing.T, limit int, handler wireHandler) *wireBed {
 	config := &dnsserver.Config{Zone: ".", Transport: "dns", ListenHosts: []string{"127.0.0.1"}, Port: "53"}
 	config.AddPlugin(func(plugin.Handler) plugin.Handler {
 		return plugin.HandlerFunc(func(ctx context.Context, w dns.ResponseWriter, m *dns.Msg) (int, error) {
-			b.results <- block.WireResult(ctx, m)
+			b.results <- wirechain.Result(ctx, m)
 			return dns.RcodeRefused, nil
 		})
 	})
@@ -75,10 +75,10 @@ func entryFor(t testing.TB, name string, count int) *answers.Entry {
 // TestWireAnswer answers a query in wire form, before and after ServeWire returns.
 func TestWireAnswer(t *testing.T) {
 	e := entryFor(t, "miss.test.", 2)
-	answer := func(b *batch.Batch, q *block.WireQuery) { q.Answer(b, q, e, answers.Patch{}) }
+	answer := func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, e, answers.Patch{}) }
 	for name, handler := range map[string]wireHandler{
 		"at once": answer,
-		"later": func(_ *batch.Batch, q *block.WireQuery) {
+		"later": func(_ *batch.Batch, q *wirechain.Request) {
 			time.AfterFunc(time.Millisecond, func() {
 				var b batch.Batch
 				answer(&b, q)
@@ -115,17 +115,17 @@ func TestWirePass(t *testing.T) {
 		want    func(result any) bool
 	}{
 		"without a result": {
-			func(b *batch.Batch, q *block.WireQuery) { q.Pass(b, q, nil) },
+			func(b *batch.Batch, q *wirechain.Request) { q.Pass(b, q, nil) },
 			func(result any) bool { return result == nil },
 		},
 		"with a result": {
-			func(b *batch.Batch, q *block.WireQuery) { q.Pass(b, q, "result") },
+			func(b *batch.Batch, q *wirechain.Request) { q.Pass(b, q, "result") },
 			func(result any) bool { return result == "result" },
 		},
 		"too long for the client": {
-			func(b *batch.Batch, q *block.WireQuery) { q.Answer(b, q, long, answers.Patch{Age: 7}) },
+			func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, long, answers.Patch{Age: 7}) },
 			func(result any) bool {
-				stored, ok := result.(*block.StoredResult)
+				stored, ok := result.(*wirechain.StoredResult)
 				return ok && stored.Entry == long && stored.Patch.Age == 7
 			},
 		},
@@ -148,8 +148,8 @@ func TestWirePass(t *testing.T) {
 // get a reply.
 func TestManyFinalResults(t *testing.T) {
 	const queries = 100
-	var held []*block.WireQuery
-	b := newWireBed(t, 0, func(_ *batch.Batch, q *block.WireQuery) { held = append(held, q) })
+	var held []*wirechain.Request
+	b := newWireBed(t, 0, func(_ *batch.Batch, q *wirechain.Request) { held = append(held, q) })
 	q := newTestQueue(2*queries, 2*queries).queue
 	q.chainPlaces = queries / 2 // two or three in the plugin chain
 	b.route.chain.queue = q
@@ -167,7 +167,7 @@ func TestManyFinalResults(t *testing.T) {
 	dropped := valueOf(t, b.server.metrics.droppedOverload)
 	for _, q := range held {
 		var out batch.Batch
-		q.Pass(&out, q, &block.StoredResult{})
+		q.Pass(&out, q, &wirechain.StoredResult{})
 		out.Flush()
 	}
 	for range queries {
@@ -184,13 +184,13 @@ func TestManyFinalResults(t *testing.T) {
 // TestClientThatDoesNotReadStallsNoOtherReply has final results for a client whose connections do not read their replies. A client
 // over TCP and one over UDP get theirs.
 func TestClientThatDoesNotReadStallsNoOtherReply(t *testing.T) {
-	held := make(chan *block.WireQuery)
-	handler := wireHandler(func(b *batch.Batch, q *block.WireQuery) {
+	held := make(chan *wirechain.Request)
+	handler := wireHandler(func(b *batch.Batch, q *wirechain.Request) {
 		if netip.MustParseAddr("127.0.0.2") == q.Client {
 			held <- q
 			return
 		}
-		q.Pass(b, q, &block.StoredResult{})
+		q.Pass(b, q, &wirechain.StoredResult{})
 	})
 	l, address := newStreamListener(t, echo, withRoute(t, newKeyspace(t), handler), func(s *server) {
 		s.WriteTimeout = time.Hour // no query is answered because a connection was closed
@@ -198,7 +198,7 @@ func TestClientThatDoesNotReadStallsNoOtherReply(t *testing.T) {
 	r := newReader(l, newSocket(t))
 	go r.run()
 	t.Cleanup(r.finish)
-	var deaf []*block.WireQuery
+	var deaf []*wirechain.Request
 	for range maxFinalWorkers + 4 {
 		c := dialFrom(t, "127.0.0.2", address)
 		kit.Send(t, c, framed(t, 1, "deaf."))
@@ -206,7 +206,7 @@ func TestClientThatDoesNotReadStallsNoOtherReply(t *testing.T) {
 		deafen(serverEnd(t, l, c))
 	}
 	for _, q := range deaf {
-		q.Pass(new(batch.Batch), q, &block.StoredResult{})
+		q.Pass(new(batch.Batch), q, &wirechain.StoredResult{})
 	}
 	for network, to := range map[string]string{"tcp": address, "udp": r.socket.conn.LocalAddr().String()} {
 		c := dialHeld(t, network, "127.0.0.3", to)
@@ -254,21 +254,21 @@ func deafen(c *connection) {
 // query of another client, and no place remains taken. A handler that answers a query later than its panic ends no other one.
 func TestPanicInWireHandler(t *testing.T) {
 	e := entryFor(t, "miss.test.", 1)
-	answer := func(b *batch.Batch, q *block.WireQuery) { q.Answer(b, q, e, answers.Patch{}) }
+	answer := func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, e, answers.Patch{}) }
 	for name, c := range map[string]struct {
 		handler  wireHandler
 		answered bool
 		late     bool // the handler answers the query after the panic
 	}{
-		"before the answer":              {func(*batch.Batch, *block.WireQuery) { panic("on purpose") }, false, false},
-		"before the answer, which comes": {func(*batch.Batch, *block.WireQuery) { panic("on purpose") }, false, true},
-		"after the answer":               {func(b *batch.Batch, q *block.WireQuery) { answer(b, q); panic("on purpose") }, true, false},
-		"after it has passed the query":  {func(b *batch.Batch, q *block.WireQuery) { q.Pass(b, q, nil); panic("on purpose") }, true, false},
-		"in the answer":                  {func(b *batch.Batch, q *block.WireQuery) { q.Answer(b, q, nil, answers.Patch{}) }, false, false},
+		"before the answer":              {func(*batch.Batch, *wirechain.Request) { panic("on purpose") }, false, false},
+		"before the answer, which comes": {func(*batch.Batch, *wirechain.Request) { panic("on purpose") }, false, true},
+		"after the answer":               {func(b *batch.Batch, q *wirechain.Request) { answer(b, q); panic("on purpose") }, true, false},
+		"after it has passed the query":  {func(b *batch.Batch, q *wirechain.Request) { q.Pass(b, q, nil); panic("on purpose") }, true, false},
+		"in the answer":                  {func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, nil, answers.Patch{}) }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var first *block.WireQuery
-			b := newWireBed(t, 0, func(b *batch.Batch, q *block.WireQuery) {
+			var first *wirechain.Request
+			b := newWireBed(t, 0, func(b *batch.Batch, q *wirechain.Request) {
 				if first != nil {
 					answer(b, q)
 					return
@@ -309,9 +309,9 @@ func (oneView) View(netip.Addr, []byte) answers.View { return answers.View{Numbe
 func TestDispatchOfViews(t *testing.T) {
 	b := newWireBed(t, 0, nil)
 	b.route.wire = nil
-	query := func(name string) *block.WireQuery {
+	query := func(name string) *wirechain.Request {
 		packed := kit.Pack(t, new(dns.Msg).SetQuestion(name, dns.TypeA))
-		q := &block.WireQuery{Packed: packed, Client: clientAddress(1), Answerer: discard{}}
+		q := &wirechain.Request{Packed: packed, Client: clientAddress(1), Answerer: discard{}}
 		if !q.Parse(packed) {
 			t.Fatal("the query is not ordinary")
 		}
@@ -337,15 +337,15 @@ func TestDispatchOfViews(t *testing.T) {
 // discard is an Answerer.
 type discard struct{}
 
-// Answer implements block.Answerer.
-func (discard) Answer(*batch.Batch, *block.WireQuery, *answers.Entry, answers.Patch) {}
+// Answer implements wirechain.Answerer.
+func (discard) Answer(*batch.Batch, *wirechain.Request, *answers.Entry, answers.Patch) {}
 
-// Pass implements block.Answerer.
-func (discard) Pass(*batch.Batch, *block.WireQuery, any) {}
+// Pass implements wirechain.Answerer.
+func (discard) Pass(*batch.Batch, *wirechain.Request, any) {}
 
 // TestChainOnlyTypes has queries that a plugin of the chain has to see.
 func TestChainOnlyTypes(t *testing.T) {
-	b := newWireBed(t, 0, func(*batch.Batch, *block.WireQuery) { t.Error("the wire handler got the query") })
+	b := newWireBed(t, 0, func(*batch.Batch, *wirechain.Request) { t.Error("the wire handler got the query") })
 	for _, qtype := range []uint16{dns.TypeHINFO, dns.TypeDS, dns.TypeANY, dns.TypeAXFR, dns.TypeIXFR} {
 		b.query(t, new(dns.Msg).SetQuestion("chain.test.", qtype))
 		if m := b.receive(t); m.Rcode != dns.RcodeRefused {
@@ -360,12 +360,12 @@ func TestChainOnlyTypes(t *testing.T) {
 func TestWaitingInWireForm(t *testing.T) {
 	e := entryFor(t, "miss.test.", 1)
 	const places, queries = 8, 300
-	var held []*block.WireQuery
+	var held []*wirechain.Request
 	hold := true
 	handled := 0
 	b := newWireBed(t, 0, nil)
 	b.route.chain.queue = newTestQueue(places, 3*queries).queue
-	b.route.wire = wireHandler(func(out *batch.Batch, q *block.WireQuery) {
+	b.route.wire = wireHandler(func(out *batch.Batch, q *wirechain.Request) {
 		if handled++; hold {
 			held = append(held, q)
 			return
@@ -466,7 +466,7 @@ func TestCapacityOfUpstreams(t *testing.T) {
 // TestWireAllocatesNothing answers queries in wire form without allocations of the fast path itself.
 func TestWireAllocatesNothing(t *testing.T) {
 	e := entryFor(t, "miss.test.", 1)
-	b := newWireBed(t, 0, func(b *batch.Batch, q *block.WireQuery) { q.Answer(b, q, e, answers.Patch{}) })
+	b := newWireBed(t, 0, func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, e, answers.Patch{}) })
 	packed := kit.Pack(t, new(dns.Msg).SetQuestion("miss.test.", dns.TypeA))
 	miss := b.answering(t, packed)
 	miss()

@@ -249,7 +249,7 @@ type passed struct {
 // passing is a Receiver.
 type passing chan passed
 
-// Receive implements block.Receiver.
+// Receive implements wirechain.Receiver.
 func (p passing) Receive(_ *batch.Batch, reply *wire.Reply, v *coherence.Voucher, _ int, err error) {
 	p <- passed{messageOf(reply), v, err}
 }

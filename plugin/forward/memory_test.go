@@ -27,7 +27,7 @@ type counting struct {
 	failed, answered atomic.Int64
 }
 
-// Receive implements block.Receiver.
+// Receive implements wirechain.Receiver.
 func (c *counting) Receive(_ *batch.Batch, _ *wire.Reply, _ *coherence.Voucher, _ int, err error) {
 	if err != nil {
 		c.failed.Add(1)
@@ -151,7 +151,7 @@ func answerWithHandle(c net.Conn) {
 // signalling is a Receiver that signals results.
 type signalling chan error
 
-// Receive implements block.Receiver.
+// Receive implements wirechain.Receiver.
 func (s signalling) Receive(_ *batch.Batch, _ *wire.Reply, _ *coherence.Voucher, _ int, err error) {
 	s <- err
 }
@@ -203,7 +203,7 @@ func exchangeAllocs(t *testing.T, f *Forward) float64 {
 // pacing is a Receiver that returns permissions to send.
 type pacing chan struct{}
 
-// Receive implements block.Receiver.
+// Receive implements wirechain.Receiver.
 func (p pacing) Receive(_ *batch.Batch, _ *wire.Reply, _ *coherence.Voucher, _ int, _ error) {
 	p <- struct{}{}
 }

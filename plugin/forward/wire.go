@@ -9,22 +9,22 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-var _ serverblock.Exchanger = (*Forward)(nil)
+var _ wirechain.Exchanger = (*Forward)(nil)
 
 // wireQuery is a query of Exchange.
 type wireQuery struct {
 	answers.Query
 	packed   []byte
-	receiver serverblock.Receiver
+	receiver wirechain.Receiver
 }
 
-// Exchange implements serverblock.Exchanger.
-func (f *Forward) Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r serverblock.Receiver) bool {
+// Exchange implements wirechain.Exchanger.
+func (f *Forward) Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r wirechain.Receiver) bool {
 	name := q.Name(packed)
 	first, tail := f.stanzaFor(name)
 	if first == nil || isTransfer(q.Type) || first.mayLeave(name) && tail != nil || first.mayAnswer(name, q.Type) {
@@ -37,7 +37,7 @@ func (f *Forward) Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp 
 // perQuery is the number of times that a query without an answer is in flight to an upstream.
 const perQuery = 2
 
-// Capacity implements serverblock.Exchanger: the capacity of the stanza that has the lowest one.
+// Capacity implements wirechain.Exchanger: the capacity of the stanza that has the lowest one.
 func (f *Forward) Capacity() int {
 	lowest := math.MaxInt
 	for stanza, ok := f, true; ok; stanza, ok = stanza.Next.(*Forward) {
@@ -113,7 +113,7 @@ func (f *Forward) matchesWire(name []byte) bool {
 }
 
 // exchange forwards a query for this stanza.
-func (f *Forward) exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r serverblock.Receiver) {
+func (f *Forward) exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r wirechain.Receiver) {
 	if err := f.admit(); err != nil {
 		r.Receive(b, nil, nil, dns.RcodeRefused, err)
 		return
@@ -156,7 +156,7 @@ func (w *wireReceiver) passOn(b *batch.Batch) {
 	next.exchange(b, &x.wire.Query, x.wire.packed, x.overTCP, (*nextReceiver)(x))
 }
 
-// Receive implements serverblock.Receiver.
+// Receive implements wirechain.Receiver.
 func (w *wireReceiver) Receive(b *batch.Batch, reply *wire.Reply, v *coherence.Voucher, code int, err error) {
 	w.f.dismiss()
 	w.wire.receiver.Receive(b, reply, v, code, err)
@@ -165,7 +165,7 @@ func (w *wireReceiver) Receive(b *batch.Batch, reply *wire.Reply, v *coherence.V
 // nextReceiver is an exchange as the receiver of the result of the next stanza.
 type nextReceiver exchange
 
-// Receive implements serverblock.Receiver.
+// Receive implements wirechain.Receiver.
 func (n *nextReceiver) Receive(b *batch.Batch, reply *wire.Reply, _ *coherence.Voucher, code int, err error) {
 	(*wireReceiver)(n).Receive(b, reply, nil, code, err) // see withoutVoucher
 	(*exchange)(n).leave()

@@ -16,7 +16,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
@@ -33,7 +33,7 @@ type received struct {
 // receiving is a Receiver with room for a second result, which would be wrong.
 type receiving chan received
 
-// Receive implements block.Receiver.
+// Receive implements wirechain.Receiver.
 func (r receiving) Receive(_ *batch.Batch, reply *wire.Reply, _ *coherence.Voucher, code int, err error) {
 	if got, want := describeParsed(reply), describeParsed(reparsed(reply)); err == nil && got != want {
 		err = fmt.Errorf("the reply is\n%s\nand its message\n%s", got, want)
@@ -74,7 +74,7 @@ func describeParsed(r *wire.Reply) string {
 }
 
 // exchangeOver queries an Exchanger. It returns false if the plugin chain has to handle the query.
-func exchangeOver(e serverblock.Exchanger, m *dns.Msg, tcp bool) (a answer, ok bool) {
+func exchangeOver(e wirechain.Exchanger, m *dns.Msg, tcp bool) (a answer, ok bool) {
 	packed, err := m.Pack()
 	var q answers.Query
 	if err != nil || m.Compress || !q.Parse(packed) {
@@ -109,7 +109,7 @@ var wireTurn atomic.Uint32
 
 // queryEither queries a handler by one of the ways in turn.
 func queryEither(ctx context.Context, h plugin.Handler, m *dns.Msg, tcp bool) answer {
-	if e, ok := h.(serverblock.Exchanger); ok && ctx.Done() == nil && wireTurn.Add(1)%2 == 0 {
+	if e, ok := h.(wirechain.Exchanger); ok && ctx.Done() == nil && wireTurn.Add(1)%2 == 0 {
 		if a, ok := exchangeOver(e, m, tcp); ok {
 			return a
 		}

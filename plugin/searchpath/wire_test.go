@@ -13,11 +13,11 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
-// wireNext is next with a WireHandler. Both answer NXDOMAIN, which a cache stores.
+// wireNext is next with a wire handler. Both answer NXDOMAIN, which a cache stores.
 type wireNext struct{ *next }
 
 func (n wireNext) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
@@ -30,7 +30,7 @@ func (n wireNext) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	return dns.RcodeNameError, w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeNameError))
 }
 
-func (n wireNext) ServeWire(b *batch.Batch, q *block.WireQuery) {
+func (n wireNext) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	r := new(dns.Msg)
 	if err := r.Unpack(q.Packed); err != nil {
 		panic(err)
@@ -52,14 +52,14 @@ type wireClient struct {
 	passed bool
 }
 
-func (c *wireClient) Answer(_ *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+func (c *wireClient) Answer(_ *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
 	c.reply, c.err = e.Message(q.Packed, q.Query, &p)
 }
 
-func (c *wireClient) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
+func (c *wireClient) Pass(_ *batch.Batch, _ *wirechain.Request, result any) {
 	ctx := context.Background()
 	if result != nil {
-		ctx = block.WithWireResult(ctx, c.r, result)
+		ctx = wirechain.WithResult(ctx, c.r, result)
 	}
 	w := dnstest.NewRecorder(&test.ResponseWriter{})
 	_, c.err = c.s.ServeDNS(ctx, w, c.r)
@@ -96,7 +96,7 @@ func TestServeWire(t *testing.T) {
 					t.Fatal(err)
 				}
 				c := &wireClient{s: wire, r: r}
-				q := &block.WireQuery{Packed: packed, Answerer: c}
+				q := &wirechain.Request{Packed: packed, Answerer: c}
 				if !q.Parse(packed) {
 					t.Fatal("not parsed")
 				}

@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 )
 
 // Block is a server block. Without a plugin that called Of, it has no Keyspace.
@@ -36,7 +37,7 @@ type Block struct {
 	zones  sync.Map // server address -> *ServerZones
 
 	linkWire sync.Once
-	wire     WireHandler
+	wire     wirechain.Handler
 	capacity func() int
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
@@ -28,13 +28,13 @@ func (x *Expander) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 
 // Resume answers a query that ServeWire has passed to the plugin chain. It returns false for every other query.
 func (x *Expander) Resume(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (ok bool, code int, err error) {
-	switch passed := block.WireResult(ctx, r).(type) {
+	switch passed := wirechain.Result(ctx, r).(type) {
 	case *walk:
 		if passed.Expander == x {
 			code, err = x.finish(ctx, w, r, x.key(r, &passed.Question), passed)
 			return true, code, err
 		}
-	case *block.StoredResult:
+	case *wirechain.StoredResult:
 		if count, is := passed.Entry.Count.(*hitCounter); is && count.metrics == x.Metrics {
 			code, err = x.writeStored(w, r, x.key(r, &Question{}), passed.Entry, &passed.Patch)
 			return true, code, err
@@ -79,7 +79,7 @@ func (k *walk) query(ctx context.Context, w dns.ResponseWriter, client *dns.Msg)
 		r = searchlist.WithOption(r, k.suffixes)
 	}
 	if k.passed != nil {
-		ctx = block.WithWireResult(ctx, r, k.passed)
+		ctx = wirechain.WithResult(ctx, r, k.passed)
 	}
 	ctx, recorded := answers.Record(ctx, r)
 	m, err := k.exchange(ctx, w, r)

@@ -9,7 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -43,8 +43,8 @@ type reply struct {
 	err      error
 }
 
-// entryReply returns the reply of a WireHandler to a query.
-func entryReply(e *answers.Entry, p *answers.Patch, q *block.WireQuery) *reply {
+// entryReply returns the reply of a wire handler to a query.
+func entryReply(e *answers.Entry, p *answers.Patch, q *wirechain.Request) *reply {
 	patch, flags := *p, q.Query
 	patch.Options, flags.EDNS = nil, false
 	r := &reply{

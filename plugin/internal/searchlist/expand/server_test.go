@@ -20,6 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -92,7 +93,7 @@ func (e expandHandler) serveWire(ctx context.Context, w dns.ResponseWriter, r *d
 		return dns.RcodeServerFailure, err
 	}
 	c := &serverClient{ctx: ctx, x: e.Expander, w: w, r: r}
-	q := &block.WireQuery{Packed: packed, Server: ctx.Value(dnsserver.Key{}).(*dnsserver.Server).Addr, Answerer: c}
+	q := &wirechain.Request{Packed: packed, Server: ctx.Value(dnsserver.Key{}).(*dnsserver.Server).Addr, Answerer: c}
 	if !q.Parse(packed) {
 		return dns.RcodeServerFailure, errors.New("not parsed")
 	}
@@ -104,10 +105,10 @@ func (e expandHandler) serveWire(ctx context.Context, w dns.ResponseWriter, r *d
 	return c.code, c.err
 }
 
-// dispatcher implements block.Dispatcher for the zones of a server.
+// dispatcher implements wirechain.Dispatcher for the zones of a server.
 type dispatcher struct{ zones *block.ServerZones }
 
-func (d dispatcher) Dispatch(b *batch.Batch, q *block.WireQuery) bool {
+func (d dispatcher) Dispatch(b *batch.Batch, q *wirechain.Request) bool {
 	name, _, err := dns.UnpackDomainName(q.Packed, wire.HeaderLen)
 	if err != nil {
 		panic(err)
@@ -130,7 +131,7 @@ type serverClient struct {
 	err  error
 }
 
-func (c *serverClient) Answer(_ *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+func (c *serverClient) Answer(_ *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
 	m, err := e.Message(q.Packed, q.Query, &p)
 	if err == nil {
 		err = c.w.WriteMsg(m)
@@ -138,16 +139,16 @@ func (c *serverClient) Answer(_ *batch.Batch, q *block.WireQuery, e *answers.Ent
 	c.err = err
 }
 
-func (c *serverClient) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
+func (c *serverClient) Pass(_ *batch.Batch, _ *wirechain.Request, result any) {
 	var ok bool
 	directives.passed.Add(1)
-	if ok, c.code, c.err = c.x.Resume(block.WithWireResult(c.ctx, c.r, result), c.w, c.r); !ok {
+	if ok, c.code, c.err = c.x.Resume(wirechain.WithResult(c.ctx, c.r, result), c.w, c.r); !ok {
 		c.err = fmt.Errorf("not resumed: %v", result)
 	}
 }
 
-// ServeWire implements block.WireHandler.
-func (z backendHandler) ServeWire(b *batch.Batch, q *block.WireQuery) {
+// ServeWire implements wirechain.Handler.
+func (z backendHandler) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	directives.mu.Lock()
 	defer directives.mu.Unlock()
 	name, _, err := dns.UnpackDomainName(q.Packed, wire.HeaderLen)

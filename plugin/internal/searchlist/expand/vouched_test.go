@@ -9,7 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -44,8 +44,8 @@ func (w *storedBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *
 	return dns.RcodeSuccess, rw.WriteMsg(m)
 }
 
-// ServeWire implements block.WireHandler.
-func (w *storedBackend) ServeWire(b *batch.Batch, q *block.WireQuery) {
+// ServeWire implements wirechain.Handler.
+func (w *storedBackend) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	name, _, err := dns.UnpackDomainName(q.Packed, wire.HeaderLen)
 	if err != nil {
 		w.t.Fatal(err)

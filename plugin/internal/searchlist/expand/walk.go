@@ -39,7 +39,7 @@ type walk struct {
 	related  int           // number of the related type in the query, from 1; 0 for the client's type
 	querying bool          // the reply to the query has not been received
 	first    *reply        // for the client's type, while related types are queried
-	passed   any           // block.WireResult for the query, if a WireHandler has passed it to the plugin chain
+	passed   any           // wirechain.Result for the query, if a wire handler has passed it to the plugin chain
 
 	validity answers.Validity // joined from the replies until now
 	waits    bool             // queries wait for a candidate

@@ -8,14 +8,14 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-// PassWire passes a query to the next WireHandler, or to the plugin chain if there is none.
-func (x *Expander) PassWire(b *batch.Batch, q *block.WireQuery) {
-	if h, ok := x.Next.(block.WireHandler); ok {
+// PassWire passes a query to the next wire handler, or to the plugin chain if there is none.
+func (x *Expander) PassWire(b *batch.Batch, q *wirechain.Request) {
+	if h, ok := x.Next.(wirechain.Handler); ok {
 		h.ServeWire(b, q)
 		return
 	}
@@ -23,7 +23,7 @@ func (x *Expander) PassWire(b *batch.Batch, q *block.WireQuery) {
 }
 
 // ExpandableWire reports whether a query may be expanded, like Nested and Expandable.
-func ExpandableWire(q *block.WireQuery) bool {
+func ExpandableWire(q *wirechain.Request) bool {
 	switch q.Type {
 	case dns.TypeAXFR, dns.TypeIXFR, dns.TypeDS:
 		return false
@@ -32,8 +32,8 @@ func ExpandableWire(q *block.WireQuery) bool {
 }
 
 // ServeWire answers a query that is ExpandableWire. Names with upper-case letters are passed to the plugin chain.
-func (x *Expander) ServeWire(b *batch.Batch, q *block.WireQuery, name string, question *Question) {
-	handler, ok := x.Next.(block.WireHandler)
+func (x *Expander) ServeWire(b *batch.Batch, q *wirechain.Request, name string, question *Question) {
+	handler, ok := x.Next.(wirechain.Handler)
 	if q.Upper || !ok || x.StoresCandidates {
 		q.Pass(b, q, nil)
 		return
@@ -49,18 +49,18 @@ func (x *Expander) ServeWire(b *batch.Batch, q *block.WireQuery, name string, qu
 	}
 	w := &wireWalk{client: q, key: k.bytes, handler: handler}
 	w.start(x, question, dns.Question{Name: name, Qtype: q.Type, Qclass: dns.ClassINET}, x.Block.ZonesOn(q.Server))
-	w.query = block.WireQuery{Client: q.Client, TCP: q.TCP, Server: q.Server, Nested: true, Dispatcher: q.Dispatcher, Answerer: w}
+	w.query = wirechain.Request{Client: q.Client, TCP: q.TCP, Server: q.Server, Nested: true, Dispatcher: q.Dispatcher, Answerer: w}
 	w.run(b)
 }
 
-// wireWalk is a walk whose queries are in wire form. It implements block.Answerer for them.
+// wireWalk is a walk whose queries are in wire form. It implements wirechain.Answerer for them.
 type wireWalk struct {
 	walk
-	client  *block.WireQuery
+	client  *wirechain.Request
 	key     []byte // of the answer
-	handler block.WireHandler
+	handler wirechain.Handler
 
-	query    block.WireQuery
+	query    wirechain.Request
 	toKey    [answers.MaxKey]byte // memory of the query's Key
 	state    atomic.Uint32
 	unserved bool // the handler has passed the query to the plugin chain
@@ -99,14 +99,14 @@ func (w *wireWalk) send(b *batch.Batch) bool {
 	return w.query.Dispatcher != nil && w.query.Dispatcher.Dispatch(b, &w.query)
 }
 
-// Answer implements block.Answerer.
-func (w *wireWalk) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+// Answer implements wirechain.Answerer.
+func (w *wireWalk) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
 	w.receive(entryReply(e, &p, q), &e.Validity, true)
 	w.proceed(b)
 }
 
-// Pass implements block.Answerer: the plugin chain queries this candidate and the rest.
-func (w *wireWalk) Pass(b *batch.Batch, _ *block.WireQuery, result any) {
+// Pass implements wirechain.Answerer: the plugin chain queries this candidate and the rest.
+func (w *wireWalk) Pass(b *batch.Batch, _ *wirechain.Request, result any) {
 	w.passed, w.unserved = result, true
 	w.proceed(b)
 }

@@ -16,14 +16,14 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
 // TestParity sends the same queries as messages and in wire form. The replies, counters, stored entries and queries to the
-// backend are equal, whether the WireHandler answers at once or later, or passes queries to the plugin chain.
+// backend are equal, whether the wire handler answers at once or later, or passes queries to the plugin chain.
 func TestParity(t *testing.T) {
 	counts := map[string]int{}
 	property.Seeds(t, 0, 1500, func(t *testing.T, seed uint64) {
@@ -169,13 +169,13 @@ func storedText(x *Expander, r *dns.Msg, q *Question) string {
 		plain, e.CountedLen(), form != nil && form != &e.Plain, e.Kind, labels, bounds, left, e.Gone-e.Expires, e.Stored-answers.Now(), e.Costly, e.Cached, e.Options, e.Serial)
 }
 
-// slowly returns a WireHandler that waits before it answers, in another goroutine.
+// slowly returns a wire handler that waits before it answers, in another goroutine.
 type slowly struct {
 	*wireBackend
-	each func(q *block.WireQuery) time.Duration
+	each func(q *wirechain.Request) time.Duration
 }
 
-func (s slowly) ServeWire(_ *batch.Batch, q *block.WireQuery) {
+func (s slowly) ServeWire(_ *batch.Batch, q *wirechain.Request) {
 	go func() {
 		time.Sleep(s.each(q))
 		s.wireBackend.ServeWire(new(batch.Batch), q)
@@ -200,7 +200,7 @@ func TestWireTimes(t *testing.T) {
 			w := newBackend(map[string]replyKind{bareName: replyData})
 			w.fallback.replyKind = tt.fallback
 			x := newExpander(w, "test.")
-			x.Next = slowly{&wireBackend{w, always(atOnce)}, func(*block.WireQuery) time.Duration { return tt.each }}
+			x.Next = slowly{&wireBackend{w, always(atOnce)}, func(*wirechain.Request) time.Duration { return tt.each }}
 			got, _ := sendWire(t, x, query(first, dns.TypeA), &podQuestion)
 			if got.rcode() != tt.want || len(w.queries) != tt.queries {
 				t.Errorf("%s: %s after %d queries, want %s after %d", tt.name, dns.RcodeToString[got.rcode()], len(w.queries), dns.RcodeToString[tt.want], tt.queries)
@@ -215,7 +215,7 @@ type concurrentHandler struct {
 	entries map[string]*answers.Entry
 }
 
-func (h *concurrentHandler) ServeWire(b *batch.Batch, q *block.WireQuery) {
+func (h *concurrentHandler) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	name, _, err := dns.UnpackDomainName(q.Packed, wire.HeaderLen)
 	if err != nil {
 		panic(err)
@@ -271,18 +271,18 @@ func TestConcurrentWalks(t *testing.T) {
 	wg.Wait()
 }
 
-// silent is a WireHandler that does not answer.
+// silent is a wire handler that does not answer.
 type silent struct {
 	*wireBackend
-	waiting []*block.WireQuery
+	waiting []*wirechain.Request
 }
 
-func (s *silent) ServeWire(_ *batch.Batch, q *block.WireQuery) { s.waiting = append(s.waiting, q) }
+func (s *silent) ServeWire(_ *batch.Batch, q *wirechain.Request) { s.waiting = append(s.waiting, q) }
 
 // TestWalkMemory asserts that a walk in progress uses less than 2 KB and no goroutine.
 func TestWalkMemory(t *testing.T) {
 	const walks = 1000
-	h := &silent{wireBackend: &wireBackend{backend: newBackend(nil)}, waiting: make([]*block.WireQuery, 0, walks)}
+	h := &silent{wireBackend: &wireBackend{backend: newBackend(nil)}, waiting: make([]*wirechain.Request, 0, walks)}
 	x := newExpander(h.backend, "cluster.test.")
 	x.Next = h
 	const name = "a-long-name.of-another.zone.example.org."
@@ -291,7 +291,7 @@ func TestWalkMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := &block.WireQuery{Packed: packed, Answerer: &wireClient{}}
+	q := &wirechain.Request{Packed: packed, Answerer: &wireClient{}}
 	if !q.Parse(packed) {
 		t.Fatal("not parsed")
 	}
@@ -329,7 +329,7 @@ func (e expander) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	return e.Expander.ServeDNS(ctx, w, r, &podQuestion)
 }
 
-func (e expander) ServeWire(b *batch.Batch, q *block.WireQuery) {
+func (e expander) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	if ExpandableWire(q) {
 		panic("a candidate is expanded")
 	}
@@ -350,17 +350,17 @@ func TestTwoExpanders(t *testing.T) {
 // discarding is an Answerer that does nothing.
 type discarding struct{}
 
-func (discarding) Answer(*batch.Batch, *block.WireQuery, *answers.Entry, answers.Patch) {}
-func (discarding) Pass(*batch.Batch, *block.WireQuery, any)                             { panic("passed") }
+func (discarding) Answer(*batch.Batch, *wirechain.Request, *answers.Entry, answers.Patch) {}
+func (discarding) Pass(*batch.Batch, *wirechain.Request, any)                             { panic("passed") }
 
-// replies is a WireHandler that answers each query with the next of its entries.
+// replies is a wire handler that answers each query with the next of its entries.
 type replies struct {
 	*backend
 	entries []*answers.Entry
 	next    int
 }
 
-func (h *replies) ServeWire(b *batch.Batch, q *block.WireQuery) {
+func (h *replies) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	e := h.entries[h.next%len(h.entries)]
 	h.next++
 	q.Answer(b, q, e, e.Patch(answers.Now()))
@@ -395,7 +395,7 @@ func BenchmarkServeWire(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			q := &block.WireQuery{Packed: packed, Answerer: discarding{}}
+			q := &wirechain.Request{Packed: packed, Answerer: discarding{}}
 			if !q.Parse(packed) {
 				b.Fatal("not parsed")
 			}

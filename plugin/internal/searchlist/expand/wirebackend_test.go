@@ -12,11 +12,11 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
-// delivery is how a WireHandler answers a query.
+// delivery is how a wire handler answers a query.
 type delivery int
 
 const (
@@ -28,7 +28,7 @@ const (
 	deliveries
 )
 
-// wireBackend is a backend with a WireHandler, as plugin cache is.
+// wireBackend is a backend with a wire handler, as plugin cache is.
 type wireBackend struct {
 	*backend
 	deliver func() delivery
@@ -45,8 +45,8 @@ type held struct {
 
 // ServeDNS implements plugin.Handler.
 func (w *wireBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
-	h, ok := block.WireResult(ctx, r).(*held)
-	switch result := block.WireResult(ctx, r); {
+	h, ok := wirechain.Result(ctx, r).(*held)
+	switch result := wirechain.Result(ctx, r); {
 	case !ok && result != nil:
 		return dns.RcodeServerFailure, fmt.Errorf("the result of another plugin: %T", result)
 	case !ok:
@@ -64,8 +64,8 @@ func (w *wireBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *dn
 	return h.code, rw.WriteMsg(h.msg)
 }
 
-// ServeWire implements block.WireHandler.
-func (w *wireBackend) ServeWire(b *batch.Batch, q *block.WireQuery) {
+// ServeWire implements wirechain.Handler.
+func (w *wireBackend) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	how := w.deliver()
 	if how == byChainNoInfo {
 		q.Pass(b, q, nil)
@@ -90,7 +90,7 @@ func (w *wireBackend) ServeWire(b *batch.Batch, q *block.WireQuery) {
 }
 
 // query queries the backend.
-func (w *wireBackend) query(q *block.WireQuery) *held {
+func (w *wireBackend) query(q *wirechain.Request) *held {
 	r := new(dns.Msg)
 	if err := r.Unpack(q.Packed); err != nil {
 		panic(err)
@@ -137,21 +137,21 @@ type wireClient struct {
 	done   chan response
 }
 
-// Answer implements block.Answerer.
-func (c *wireClient) Answer(_ *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+// Answer implements wirechain.Answerer.
+func (c *wireClient) Answer(_ *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
 	m, err := e.Message(q.Packed, q.Query, &p)
 	c.packed, c.stored = e.Plain.AppendReply(nil, q.Packed, &q.Query, &p), e
 	clear(q.Packed) // it belongs to the client again
 	c.done <- response{m, dns.RcodeSuccess, err}
 }
 
-// Pass implements block.Answerer.
-func (c *wireClient) Pass(_ *batch.Batch, q *block.WireQuery, result any) {
+// Pass implements wirechain.Answerer.
+func (c *wireClient) Pass(_ *batch.Batch, q *wirechain.Request, result any) {
 	clear(q.Packed)
 	go func() {
 		ctx := context.Background()
 		if result != nil {
-			ctx = block.WithWireResult(ctx, c.r, result)
+			ctx = wirechain.WithResult(ctx, c.r, result)
 		}
 		w := dnstest.NewRecorder(&test.ResponseWriter{})
 		ok, code, err := c.x.Resume(ctx, w, c.r)
@@ -170,7 +170,7 @@ func sendWire(t *testing.T, x *Expander, r *dns.Msg, q *Question) (response, *wi
 		t.Fatal(err)
 	}
 	c := &wireClient{t: t, x: x, r: r, q: q, done: make(chan response, 2)}
-	wire := &block.WireQuery{Packed: packed, Answerer: c}
+	wire := &wirechain.Request{Packed: packed, Answerer: c}
 	if !wire.Parse(packed) || !ExpandableWire(wire) {
 		return send(t, x, r, q), c
 	}
@@ -183,7 +183,7 @@ func sendWire(t *testing.T, x *Expander, r *dns.Msg, q *Question) (response, *wi
 	return got, c
 }
 
-// withWire sets the backend of an Expander as a WireHandler.
+// withWire sets the backend of an Expander as a wire handler.
 func withWire(x *Expander, w *backend, deliver func() delivery) *Expander {
 	x.Next = &wireBackend{w, deliver}
 	return x
