@@ -57,7 +57,7 @@ var forbidden = map[string][]string{
 	"plugin/nodelocal/rules/firewall":    {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/coredns", "github.com/coredns/caddy"},
 	"cmd/clusterdns":                     {"github.com/aws/", "k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core/plugin", "github.com/coredns/coredns/plugin/kubernetes"},
 	"cmd/nodecache":                      {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core/plugin", "github.com/coredns/coredns/plugin/kubernetes"},
-	"cmd/internal/nodelocaldns":          {"k8s.io/"},
+	"cmd/internal/dropin":                {"k8s.io/"},
 	"cmd/internal/startuptaint":          {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
 	"cmd/internal/resolvconf":            {"k8s.io/", "github.com/coredns/", "github.com/prometheus/", "github.com/nearside-dns/nearside/plugin"},
 	"internal/nodefacts":                 {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "github.com/nearside-dns/nearside/plugin"},

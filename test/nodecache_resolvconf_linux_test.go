@@ -206,7 +206,7 @@ func TestNodecacheStock(t *testing.T) {
 	conf := kit.File(t, "resolv.conf", "nameserver 169.254.20.10\nnameserver 10.99.0.1\n")
 	mount(t, conf, "/etc/resolv.conf")
 	coredns := &configMapMount{path: filepath.Join(t.TempDir(), "coredns")}
-	coredns.swap(t, map[string]string{"Corefile.base": kit.Read(t, filepath.Join(root, "cmd/internal/nodelocaldns/testdata/render/stock.base"))})
+	coredns.swap(t, map[string]string{"Corefile.base": kit.Read(t, filepath.Join(root, "cmd/internal/dropin/testdata/render/stock.base"))})
 	kubeDNS := &configMapMount{path: filepath.Join(t.TempDir(), "kube-dns")}
 	kubeDNS.swap(t, map[string]string{"stubDomains": `{"corp.example": ["10.99.0.2"]}`})
 	t.Setenv("KUBE_DNS_UPSTREAM_SERVICE_HOST", "10.96.0.11")

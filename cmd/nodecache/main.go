@@ -10,8 +10,8 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/cleanup"
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor"
+	"github.com/nearside-dns/nearside/cmd/internal/dropin"
 	"github.com/nearside-dns/nearside/cmd/internal/explain"
-	"github.com/nearside-dns/nearside/cmd/internal/nodelocaldns"
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
 	"github.com/nearside-dns/nearside/cmd/internal/startuptaint"
 	"github.com/nearside-dns/nearside/plugin/autopath"
@@ -61,7 +61,7 @@ var directives = []string{
 func main() {
 	autopath.NewNodeFinder = func(c *caddy.Controller, zone string) (autopath.NodeFinder, error) { return clients.ForNode(c, zone) }
 	nodelocal.Managed = true
-	node := nodelocaldns.New()
+	node := dropin.New()
 	taint := startuptaint.Remover{Node: node.Name, Ready: nodelocal.Ready}
 	d := daemon.Daemon{
 		Name:       "nodecache",

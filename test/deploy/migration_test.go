@@ -80,7 +80,7 @@ func ofTemplate(t *testing.T) string {
 // installed returns the template of the manifest of node-local-dns, with the values of an installation.
 func installed(t *testing.T, clusterIP string) string {
 	t.Helper()
-	text := kit.Read(t, "../../cmd/internal/nodelocaldns/testdata/render/stock.base")
+	text := kit.Read(t, "../../cmd/internal/dropin/testdata/render/stock.base")
 	return strings.NewReplacer("__PILLAR__LOCAL__DNS__", "169.254.20.10", "__PILLAR__DNS__SERVER__", clusterIP).Replace(text)
 }
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/cmd/internal/nodelocaldns"
+	"github.com/nearside-dns/nearside/cmd/internal/dropin"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 )
@@ -204,7 +204,7 @@ func (n *node) querySelf(ctx context.Context, a netip.Addr) Line {
 	s := n.setup()
 	zones := []string{s.zone}
 	if s.zone == "" {
-		zones = []string{".", n.options.domain, nodelocaldns.Zone}
+		zones = []string{".", n.options.domain, dropin.Zone}
 	}
 	took, errs := make([]time.Duration, len(zones)), make([]error, len(zones))
 	var wait sync.WaitGroup

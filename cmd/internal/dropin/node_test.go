@@ -1,4 +1,4 @@
-package nodelocaldns
+package dropin
 
 import (
 	"context"

@@ -1,8 +1,8 @@
-// Package nodelocaldns makes the configuration of nodecache from the command line of node-local-dns. Input: its flags,
+// Package dropin makes the configuration of nodecache from the command line of node-local-dns. Input: its flags,
 // its template of a Corefile, the kube-dns ConfigMap, the node's resolv.conf and the environment; output: a Corefile
 // and the facts from which plugins set defaults, again whenever an input changes. Interface and rules are made by the
 // nodelocal plugin, from a server block that is added to the Corefile. It may not import k8s.io.
-package nodelocaldns
+package dropin
 
 import (
 	"bytes"
