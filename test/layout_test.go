@@ -23,7 +23,7 @@ const daemonEnds = 30 * time.Second
 
 // forbidden are the packages that a package may not import, directly or not. The reason is in the package's comment.
 var forbidden = map[string][]string{
-	"plugin/kubernetes/index":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/nearside-dns/nearside/plugin/internal/coherence", "github.com/nearside-dns/nearside/plugin/internal/dso"},
+	"plugin/kubernetes/index":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/nearside-dns/nearside/plugin/internal/push", "github.com/nearside-dns/nearside/plugin/internal/dso"},
 	"plugin/kubernetes/topology":         {"k8s.io/client-go", "k8s.io/api/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/"},
 	"plugin/internal/caller":             {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "net"},
 	"plugin/internal/searchlist":         {"k8s.io/", "github.com/coredns/", "github.com/prometheus/", "net/http"},
@@ -41,7 +41,7 @@ var forbidden = map[string][]string{
 	"plugin/internal/wire":               {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "github.com/nearside-dns/nearside/", "net"},
 	"plugin/internal/block":              {"k8s.io/"},
 	"plugin/internal/block/wirechain":    {"k8s.io/", "github.com/coredns/", "github.com/prometheus/"},
-	"plugin/internal/coherence":          {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "net"},
+	"plugin/internal/push":               {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "net"},
 	"plugin/internal/dso":                {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "net"},
 	"plugin/internal/corefile":           {"k8s.io/", "github.com/miekg/dns"},
 	"plugin/cache/internal/snapshot":     {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "github.com/nearside-dns/nearside/plugin/internal/answers", "github.com/nearside-dns/nearside/plugin/internal/block", "net"},

@@ -62,7 +62,7 @@ type coherentModel struct {
 const modelTTL = 5
 
 func (m *coherentModel) answer(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	vouch(ctx, r, m.session, uint64(m.version+1)) // #nosec G115 -- positive
+	giveVoucher(ctx, r, m.session, uint64(m.version+1)) // #nosec G115 -- positive
 	return 0, w.WriteMsg(replyTo(m.t, r, address(m.version+1, modelTTL)))
 }
 
@@ -113,7 +113,7 @@ func TestInvalidationRacesWithHits(t *testing.T) {
 			version, received := 1, atomic.Int64{}
 			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				mu.Lock()
-				vouch(ctx, r, b.session, uint64(version)) // #nosec G115 -- positive
+				giveVoucher(ctx, r, b.session, uint64(version)) // #nosec G115 -- positive
 				text := fmt.Sprintf("NOERROR; %s 5 IN A 192.0.%d.%d", r.Question[0].Name, version/256, version%256)
 				mu.Unlock()
 				return 0, w.WriteMsg(replyTo(t, r, text))

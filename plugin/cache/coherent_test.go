@@ -17,13 +17,14 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // coherentCache is a cache with an upstream that vouches for its replies over a session.
 type coherentCache struct {
 	*testCache
-	session *coherence.Session
+	session *vouch.Session
 	opened  time.Duration // the zero of the upstream's clock
 }
 
@@ -36,7 +37,7 @@ func newCoherentCache(t *testing.T, corefile string) *coherentCache {
 
 // open opens a new session.
 func (b *coherentCache) open() {
-	b.session, b.opened = coherence.NewSession(b.now), b.now()
+	b.session, b.opened = vouch.NewSession(b.now), b.now()
 	b.session.Opened(b.opened, 0)
 	b.hear()
 }
@@ -49,7 +50,7 @@ func (b *coherentCache) hear() {
 // pass lets time pass while the session is heard four times a second.
 func (b *coherentCache) pass(d time.Duration) {
 	for end := b.now() + d; b.now() < end; {
-		time.Sleep(min(coherence.HeartbeatInterval, end-b.now()))
+		time.Sleep(min(push.HeartbeatInterval, end-b.now()))
 		b.hear()
 	}
 }
@@ -62,13 +63,13 @@ func (b *coherentCache) vouched(text string, handles ...uint64) {
 	}
 	session := b.session
 	b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-		vouch(ctx, r, session, handles...)
+		giveVoucher(ctx, r, session, handles...)
 		return reply(w, r)
 	})
 }
 
-// vouch sets the voucher of a reply, as plugin forward does.
-func vouch(ctx context.Context, r *dns.Msg, s *coherence.Session, handles ...uint64) {
+// giveVoucher sets the voucher of a reply, as plugin forward does.
+func giveVoucher(ctx context.Context, r *dns.Msg, s *vouch.Session, handles ...uint64) {
 	if p := answers.PropertiesOf(ctx, r); p != nil {
 		p.Voucher = s.Voucher(handles)
 	}
@@ -76,7 +77,7 @@ func vouch(ctx context.Context, r *dns.Msg, s *coherence.Session, handles ...uin
 
 // invalidate receives the message that ends handles, all without any.
 func (b *coherentCache) invalidate(handles ...uint64) {
-	coherence.End(b.session.Invalidate(handles))
+	vouch.End(b.session.Invalidate(handles))
 }
 
 // address is the reply with an address of w., by the last number and the TTL.
@@ -360,7 +361,7 @@ func TestInvalidatedOnTheWay(t *testing.T) {
 		b := newCoherentCache(t, "cache")
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			last := b.received()
-			vouch(ctx, r, b.session, 7)
+			giveVoucher(ctx, r, b.session, 7)
 			if last == 1 {
 				time.Sleep(time.Second) // queries of others wait
 				b.invalidate(7)
@@ -633,8 +634,8 @@ func TestLateReply(t *testing.T) {
 }
 
 // olderVoucher returns the voucher of an answer that was received while no session was open.
-func olderVoucher(now func() time.Duration) *coherence.Voucher {
-	s := coherence.NewSession(now)
+func olderVoucher(now func() time.Duration) *vouch.Voucher {
+	s := vouch.NewSession(now)
 	v := s.Voucher([]uint64{1})
 	s.Close()
 	return v

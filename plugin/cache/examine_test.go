@@ -12,8 +12,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -71,11 +71,11 @@ func parsedReply(b []byte) *wire.Reply {
 }
 
 // voucherFor returns a voucher for two of three replies, nil for the others.
-func voucherFor(reply []byte) *coherence.Voucher {
+func voucherFor(reply []byte) *vouch.Voucher {
 	if len(reply)%3 == 0 {
 		return nil
 	}
-	return coherence.NewSession(answers.Now).Voucher([]uint64{1, 2})
+	return vouch.NewSession(answers.Now).Voucher([]uint64{1, 2})
 }
 
 // readReply reads a reply as the cache does. It returns false for an invalid one.

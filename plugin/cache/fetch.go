@@ -11,8 +11,8 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -197,7 +197,7 @@ func dropOPT(records []dns.RR) []dns.RR {
 var noProperties answers.Properties
 
 // examine sets the TTLs that clients see in a reply, and returns the reply with the facts that decide whether it is stored.
-func (c *Cache) examine(q *clientQuery, m *wire.Reply, properties *answers.Properties, v *coherence.Voucher) upstreamReply {
+func (c *Cache) examine(q *clientQuery, m *wire.Reply, properties *answers.Properties, v *vouch.Voucher) upstreamReply {
 	class, answered := c.classify(m)
 	var buf [maxErrors*(wire.OptionLen+2+maxErrorText) + maxSearchOption]byte
 	o, valid := readOptions(buf[:0], m.Options(), q.Search)

@@ -159,7 +159,7 @@ func TestProperties_Foreign(t *testing.T) {
 // watchable is a generation that sessions can watch.
 type watchable struct{ generation }
 
-// Watch implements coherence.Generation.
+// Watch implements push.Generation.
 func (*watchable) Watch(w interface{ Advanced() }) interface{ Advanced() } { return w }
 
 // TestProperties_Stale checks that a cache in front does not store a stale answer.

@@ -102,7 +102,7 @@ func TestRefetchOfParts(t *testing.T) {
 				if r.Question[0].Name == bare {
 					reply, handle = address(1, 60), 2
 				}
-				vouch(ctx, r, b.session, handle)
+				giveVoucher(ctx, r, b.session, handle)
 				m := replyTo(t, r, reply)
 				return m.Rcode, w.WriteMsg(m)
 			})
@@ -155,7 +155,7 @@ func TestRefetchIsBounded(t *testing.T) {
 		b.vouched("NOERROR; w. 5 IN A 192.0.2.1", 1)
 		const n = maxRefetching + 40
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			vouch(ctx, r, b.session, 1)
+			giveVoucher(ctx, r, b.session, 1)
 			return 0, w.WriteMsg(replyTo(t, r, fmt.Sprintf("NOERROR; %s 5 IN A 192.0.2.1", r.Question[0].Name)))
 		})
 		for i := range n {

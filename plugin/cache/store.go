@@ -9,7 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -33,7 +33,7 @@ type facts struct {
 	positive   bool // the reply has the data of the question
 	lifetime   time.Duration
 	properties *answers.Properties // never changed
-	voucher    *coherence.Voucher  // of the session over which the reply was received, or nil
+	voucher    *vouch.Voucher      // of the session over which the reply was received, or nil
 	wildcard   string              // record that the reply was made from
 }
 

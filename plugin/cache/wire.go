@@ -14,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -170,7 +170,7 @@ func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *answe
 
 // Receive implements wirechain.Receiver. A panic must not end the reader of a connection: it is logged, and the queries that were
 // not answered before get no reply.
-func (l *wireFlight) Receive(b *batch.Batch, reply *wire.Reply, v *coherence.Voucher, code int, err error) {
+func (l *wireFlight) Receive(b *batch.Batch, reply *wire.Reply, v *vouch.Voucher, code int, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			logPanic(&l.query, r)
@@ -194,7 +194,7 @@ func (l *wireFlight) end(b *batch.Batch, res result) {
 }
 
 // resultOf stores a reply. After a panic, the result is a failure.
-func (l *wireFlight) resultOf(reply *wire.Reply, v *coherence.Voucher, code int, err error) (res result) {
+func (l *wireFlight) resultOf(reply *wire.Reply, v *vouch.Voucher, code int, err error) (res result) {
 	defer func() {
 		if r := recover(); r != nil {
 			logPanic(&l.query, r)

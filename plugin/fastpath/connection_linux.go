@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 )
 
 const (
@@ -51,8 +51,8 @@ type connection struct {
 
 	// established is set when a DSO session is established. It is changed by the poller's goroutine with the mutex.
 	established bool
-	delayed     bool                                 // Retry Delay was appended to the output: nothing follows; guarded by the mutex
-	session     atomic.Pointer[coherence.Subscriber] // that notifies the client, nil without one; changed with the mutex
+	delayed     bool                            // Retry Delay was appended to the output: nothing follows; guarded by the mutex
+	session     atomic.Pointer[push.Subscriber] // that notifies the client, nil without one; changed with the mutex
 
 	active       atomic.Int64 // time of the last query or the last answer, on the clock of answers.Now
 	started      atomic.Bool  // it has received a query

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
@@ -51,7 +51,7 @@ type held struct {
 // heldName is a name with the queries that wait for it.
 type heldName struct {
 	key         heldKey
-	waiter      coherence.Waiter
+	waiter      push.Waiter
 	first, last *held // in the order of their arrival
 	changed     bool  // the name is in the list of those to be looked up again
 }
@@ -129,7 +129,7 @@ func (t *heldTable) add(l *lookup, r *request, name []byte, w block.NameWait) (a
 	n := t.names[key]
 	if n == nil {
 		n = t.newName(key)
-		if !coherence.Process.Wait(w.Generation, w.Number, &n.waiter) {
+		if !push.Process.Wait(w.Generation, w.Number, &n.waiter) {
 			return false, true
 		}
 		t.names[key] = n
@@ -242,7 +242,7 @@ func (t *heldTable) unlink(h *held) {
 	h.name, h.newer, h.older = nil, nil, nil
 	if n.first == nil {
 		delete(t.names, n.key)
-		coherence.Process.Cancel(&n.waiter)
+		push.Process.Cancel(&n.waiter)
 	}
 	t.unlinkConnection(h)
 	h.counters.Waiting.Dec()

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
@@ -200,7 +200,7 @@ func (t *heldTable) checkName(n *heldName) {
 	case n.first == nil:
 	case !waits:
 		t.releaseAll(n)
-	case !coherence.Process.Wait(w.Generation, w.Number, &n.waiter):
+	case !push.Process.Wait(w.Generation, w.Number, &n.waiter):
 		t.lookUpAgain(n)
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/sockets"
 )
 
@@ -286,7 +286,7 @@ func (r *registry) stop(next *block.Configuration) {
 	r.mu.Unlock()
 	inKernel.remove(closing)
 	if next != nil && len(closing)+len(servers) > 0 {
-		coherence.Process.Revoke() // the data of answers of the replaced servers are not watched any more
+		push.Process.Revoke() // the data of answers of the replaced servers are not watched any more
 	}
 	var waiting sync.WaitGroup
 	for _, l := range closing {

@@ -10,7 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -75,10 +75,10 @@ func hitEntries(t testing.TB) map[string]*answers.Entry {
 }
 
 // heardSession returns a session that vouches for answers until the end of the test.
-func heardSession(t testing.TB) *coherence.Session {
+func heardSession(t testing.TB) *vouch.Session {
 	t.Helper()
 	const ahead = time.Hour
-	s := coherence.NewSession(func() time.Duration { return answers.Now() + ahead }) // so that no heartbeats are necessary
+	s := vouch.NewSession(func() time.Duration { return answers.Now() + ahead }) // so that no heartbeats are necessary
 	s.Opened(answers.Now()+ahead, 0)
 	if !s.Heard(0) || !s.Vouches(answers.Now()+ahead/2) {
 		t.Fatal("the session does not vouch")
@@ -147,7 +147,7 @@ func TestVouchedHits(t *testing.T) {
 				t.Errorf("%v allocations per hit", got)
 			}
 			handedOver := valueOf(t, b.listener.server.Load().metrics.handedOver)
-			coherence.End(s.Invalidate([]uint64{2}))
+			vouch.End(s.Invalidate([]uint64{2}))
 			b.query(t, query)
 			if valueOf(t, b.listener.server.Load().metrics.handedOver) != handedOver+1 {
 				t.Error("an invalidated answer is a hit")

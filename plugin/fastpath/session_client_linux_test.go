@@ -12,13 +12,13 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence/coherencetest"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/push/pushtest"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
-type watchable = coherencetest.Generation
+type watchable = pushtest.Generation
 
 // bound returns the Bounds of an answer that depends on the present numbers of some Generations.
 func bound(all ...answers.Generation) (v answers.Validity) {
@@ -31,7 +31,7 @@ func bound(all ...answers.Generation) (v answers.Validity) {
 // offer makes the process accept sessions during a test.
 func offer(t *testing.T) (withdraw func()) {
 	t.Helper()
-	withdraw = coherence.Process.Offer(func() bool { return true })
+	withdraw = push.Process.Offer(func() bool { return true })
 	t.Cleanup(withdraw)
 	return withdraw
 }

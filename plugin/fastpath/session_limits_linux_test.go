@@ -14,8 +14,8 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -28,7 +28,7 @@ func TestDeafSession(t *testing.T) {
 	deaf, other := dialSession(t, address), dialSession(t, address)
 	conn := serverEnd(t, l, deaf)
 	kit.Must(t, unix.SetsockoptInt(conn.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096))
-	unread := closedSessions(coherence.Unread)
+	unread := closedSessions(push.Unread)
 	closed := make(chan time.Duration)
 	go func() {
 		begin, message := time.Now(), dso.AppendInvalidate(nil, make([]uint64, dso.MaxInvalidated))
@@ -52,7 +52,7 @@ func TestDeafSession(t *testing.T) {
 	if took := <-closed; took > patience/4 {
 		t.Errorf("the deaf session is closed after %v", took)
 	}
-	if got := closedSessions(coherence.Unread) - unread; got != 1 {
+	if got := closedSessions(push.Unread) - unread; got != 1 {
 		t.Errorf("%v sessions are counted as unread, want 1", got)
 	}
 }
@@ -60,12 +60,12 @@ func TestDeafSession(t *testing.T) {
 // TestUnacknowledgedSession has a session whose client's kernel accepts no more messages: the server's kernel gives up, and the
 // session and its connection are counted as unread.
 func TestUnacknowledgedSession(t *testing.T) {
-	withdraw := coherence.Process.Offer(func() bool { return false }) // no heartbeats
+	withdraw := push.Process.Offer(func() bool { return false }) // no heartbeats
 	t.Cleanup(withdraw)
 	l, address := newStreamListener(t, echo)
 	c := dialSession(t, address)
 	conn := serverEnd(t, l, c)
-	sessions, connections := closedSessions(coherence.Unread), valueOf(t, l.server.Load().metrics.closed[closedUnread])
+	sessions, connections := closedSessions(push.Unread), valueOf(t, l.server.Load().metrics.closed[closedUnread])
 	func() {
 		conn.mu.Lock()
 		defer conn.mu.Unlock()
@@ -74,7 +74,7 @@ func TestUnacknowledgedSession(t *testing.T) {
 		}
 	}()
 	kit.Eventually(t, "the connection is closed", func() bool { return !connectionIsOpen(conn) })
-	if got := closedSessions(coherence.Unread) - sessions; got != 1 {
+	if got := closedSessions(push.Unread) - sessions; got != 1 {
 		t.Errorf("%d sessions are counted as unread, want 1", got)
 	}
 	if got := valueOf(t, l.server.Load().metrics.closed[closedUnread]) - connections; got != 1 {
@@ -89,8 +89,8 @@ func connectionIsOpen(c *connection) bool {
 }
 
 // closedSessions returns the number of sessions that were closed for a reason.
-func closedSessions(reason coherence.CloseReason) uint64 {
-	return coherence.Process.Statistics().Closed[reason]
+func closedSessions(reason push.CloseReason) uint64 {
+	return push.Process.Statistics().Closed[reason]
 }
 
 // TestSilentSession has two sessions in which no query is sent for longer than the idle timeout. They remain, until one is
@@ -105,7 +105,7 @@ func TestSilentSession(t *testing.T) {
 	if _, err := readFrame(plain); err == nil {
 		t.Error("an idle connection without a session remains")
 	}
-	count := closedSessions(coherence.Silent)
+	count := closedSessions(push.Silent)
 	for range 3 {
 		time.Sleep(2 * sweepPause)
 		other.send(dso.AppendSessionRequest(nil, 2))
@@ -131,7 +131,7 @@ func TestSilentSession(t *testing.T) {
 	silent.wantReset()
 	other.send(dso.AppendSessionRequest(nil, 4))
 	other.next()
-	if got := closedSessions(coherence.Silent) - count; got < 1 {
+	if got := closedSessions(push.Silent) - count; got < 1 {
 		t.Errorf("%v sessions are counted as silent, want 1", got)
 	}
 }
@@ -380,7 +380,7 @@ func TestSessionMemory(t *testing.T) {
 	connect(10)
 	before := liveHeap()
 	connect(sessions)
-	time.Sleep(2 * coherence.HeartbeatInterval)
+	time.Sleep(2 * push.HeartbeatInterval)
 	each := (liveHeap() - before) / sessions
 	if n := l.connections.Load(); n != sessions+10 {
 		t.Fatalf("%d connections", n)

@@ -12,8 +12,8 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -43,7 +43,7 @@ const (
 // isStateful reports whether a message is one of DNS Stateful Operations that the connection handles. Without an offer of
 // sessions, it goes to the plugin chain like any unknown opcode.
 func (c *connection) isStateful(message []byte) bool {
-	return dso.IsDSO(message) && (c.established || coherence.Process.Offers())
+	return dso.IsDSO(message) && (c.established || push.Process.Offers())
 }
 
 // operate handles a DSO message.
@@ -78,7 +78,7 @@ func (c *connection) request(m *dso.Message, s *server, now time.Duration) {
 	switch {
 	case !ok || primary.Type == dso.Padding || primary.Type == dso.Keepalive && len(primary.Data) != 8:
 		c.violate()
-	case c.drainEnd > 0 || c.finished || !coherence.Process.Offers():
+	case c.drainEnd > 0 || c.finished || !push.Process.Offers():
 		c.refuse(m.ID, dso.ServerFailure) // not now: the client is to connect again, RFC 8490 section 5.5.3
 		if c.drainEnd == 0 {
 			c.drainFrom(now)
@@ -91,7 +91,7 @@ func (c *connection) request(m *dso.Message, s *server, now time.Duration) {
 		c.refuse(m.ID, dso.FormatError)
 	case primary.Type == dso.Session && dso.ReadSessionRequest(primary.Data):
 		c.establish(now)
-		c.put(dso.AppendSessionResponse(nil, m.ID, coherence.Process.Opening()))
+		c.put(dso.AppendSessionResponse(nil, m.ID, push.Process.Opening()))
 		c.open()
 	default:
 		c.refuse(m.ID, dso.TypeNI)
@@ -163,11 +163,11 @@ func (c *connection) open() {
 		return
 	}
 	_ = unix.SetsockoptInt(c.fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(sessionUserTimeout/time.Millisecond))
-	c.session.Store(coherence.Process.Open(c, c.client))
+	c.session.Store(push.Process.Open(c, c.client))
 	c.poller.relink(c)
 }
 
-// Push implements coherence.Conn. The connection's client has to read; the process does not wait for it.
+// Push implements push.Conn. The connection's client has to read; the process does not wait for it.
 func (c *connection) Push(message []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,12 +204,12 @@ func (c *connection) endSession() {
 func (c *connection) countSession(r closeReason) {
 	switch {
 	case r == closedMalformed:
-		coherence.Process.CountClosed(coherence.Malformed)
+		push.Process.CountClosed(push.Malformed)
 	case c.session.Load() == nil:
 	case r == closedUnread:
-		coherence.Process.CountClosed(coherence.Unread)
+		push.Process.CountClosed(push.Unread)
 	case r == closedSilent:
-		coherence.Process.CountClosed(coherence.Silent)
+		push.Process.CountClosed(push.Silent)
 	}
 }
 
@@ -222,7 +222,7 @@ func (c *connection) closeSession() {
 
 // expireSession ends a session that is not offered any more. The mutex is locked.
 func (c *connection) expireSession(now time.Duration) {
-	if !coherence.Process.Offers() && c.drainEnd == 0 {
+	if !push.Process.Offers() && c.drainEnd == 0 {
 		c.drainFrom(now)
 	}
 }
@@ -236,7 +236,7 @@ func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
 	if session == nil || !c.writable() || c.listener.server.Load() != s || !l.route.byGeneration || l.unnamed {
 		return handles
 	}
-	var buf [answers.MaxBounds]coherence.Generation
+	var buf [answers.MaxBounds]push.Generation
 	n := len(handles)
 	for _, g := range l.entry.Watchable(buf[:0]) {
 		h := session.Subscribe(g)
@@ -279,7 +279,7 @@ func (c *connection) appendNotified(s *server, l *lookup, query, options []byte,
 func (c *connection) endAdvanced(e *answers.Entry, handles []uint64) (ended []uint64) {
 	for i, h := range handles {
 		b := &e.Bounds[i]
-		if g, ok := b.Generation.(coherence.Generation); ok && g.Load() != b.Number {
+		if g, ok := b.Generation.(push.Generation); ok && g.Load() != b.Number {
 			ended = append(ended, h)
 			c.session.Load().Unsubscribe(g)
 		}

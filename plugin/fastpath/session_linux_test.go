@@ -13,8 +13,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -24,7 +24,7 @@ func TestSessionOpening(t *testing.T) {
 	l, address := newStreamListener(t, echo)
 	c := &sessionClient{dialTCP(t, address), t}
 	var first dso.Opening
-	var session *coherence.Subscriber
+	var session *push.Subscriber
 	for i := range uint16(3) {
 		c.send(dso.AppendSessionRequest(nil, i+1))
 		m := c.next()

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -473,7 +473,7 @@ func TestOutdated(t *testing.T) {
 			t.Errorf("%v are invalidated, want %v", got, handles)
 		}
 	}
-	kit.Eventually(t, "no subscription remains", func() bool { return coherence.Process.Statistics().Subscriptions == 0 })
+	kit.Eventually(t, "no subscription remains", func() bool { return push.Process.Statistics().Subscriptions == 0 })
 }
 
 // advancing is a Generation that advances when it is watched, before the watcher is set.

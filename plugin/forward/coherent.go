@@ -11,7 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // isCoherent reports whether connections to the upstream have sessions.
@@ -57,7 +57,7 @@ func withoutVoucher(ctx context.Context) context.Context {
 }
 
 // setVoucher sets the voucher of the reply to a query, for the cache that has passed on the query.
-func setVoucher(ctx context.Context, query *dns.Msg, v *coherence.Voucher) {
+func setVoucher(ctx context.Context, query *dns.Msg, v *vouch.Voucher) {
 	if v == nil || ctx.Value(withoutVoucherKey{}) != nil {
 		return
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -125,7 +125,7 @@ func TestCoherent_Held(t *testing.T) {
 		}
 		u := upstreamOf(f, 0)
 		kit.Eventually(t, "the session is silent", func() bool { return !u.vouches(nil) })
-		time.Sleep(coherence.Silence)
+		time.Sleep(vouch.Silence)
 		if a, _ := throughChain(f, question(name)); a.err == nil {
 			t.Errorf("answer %v after %v", a.Msg, a.took)
 		}
@@ -289,7 +289,7 @@ func TestCoherent_RetryDelay(t *testing.T) {
 	m := question("www.example.")
 	type result struct {
 		answer
-		*coherence.Voucher
+		*vouch.Voucher
 	}
 	done := make(chan result, 1)
 	go func() {

@@ -18,8 +18,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -242,7 +242,7 @@ func (s *sessionServer) open(t testing.TB, f *Forward) {
 // passed is a reply in wire form and its voucher.
 type passed struct {
 	reply   []byte
-	voucher *coherence.Voucher
+	voucher *vouch.Voucher
 	err     error
 }
 
@@ -250,7 +250,7 @@ type passed struct {
 type passing chan passed
 
 // Receive implements wirechain.Receiver.
-func (p passing) Receive(_ *batch.Batch, reply *wire.Reply, v *coherence.Voucher, _ int, err error) {
+func (p passing) Receive(_ *batch.Batch, reply *wire.Reply, v *vouch.Voucher, _ int, err error) {
 	p <- passed{messageOf(reply), v, err}
 }
 
@@ -272,7 +272,7 @@ func overWire(t testing.TB, f *Forward, m *dns.Msg) passed {
 }
 
 // throughChain queries through the plugin chain, as behind a cache.
-func throughChain(f plugin.Handler, m *dns.Msg) (answer, *coherence.Voucher) {
+func throughChain(f plugin.Handler, m *dns.Msg) (answer, *vouch.Voucher) {
 	ctx, recorded := answers.Record(context.Background(), m)
 	return queryWith(ctx, f, m, false), recorded.Voucher
 }
@@ -299,7 +299,7 @@ func TestCoherent(t *testing.T) {
 				if wrong := a.wrong(m); wrong != "" || !v.Vouches(answers.Now()) || (a.IsEdns0() != nil) != (m == edns) || notifyOptions(a.Msg) > 0 {
 					t.Errorf("%s, in the chain: %s, voucher %v, reply\n%v", name, wrong, v, a.Msg)
 				}
-				for _, vouched := range []*coherence.Voucher{wire.voucher, v} {
+				for _, vouched := range []*vouch.Voucher{wire.voucher, v} {
 					defer func() {
 						if !vouched.Ended() {
 							t.Error("the voucher was not invalidated")

@@ -16,8 +16,8 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -28,7 +28,7 @@ type counting struct {
 }
 
 // Receive implements wirechain.Receiver.
-func (c *counting) Receive(_ *batch.Batch, _ *wire.Reply, _ *coherence.Voucher, _ int, err error) {
+func (c *counting) Receive(_ *batch.Batch, _ *wire.Reply, _ *vouch.Voucher, _ int, err error) {
 	if err != nil {
 		c.failed.Add(1)
 	} else {
@@ -152,7 +152,7 @@ func answerWithHandle(c net.Conn) {
 type signalling chan error
 
 // Receive implements wirechain.Receiver.
-func (s signalling) Receive(_ *batch.Batch, _ *wire.Reply, _ *coherence.Voucher, _ int, err error) {
+func (s signalling) Receive(_ *batch.Batch, _ *wire.Reply, _ *vouch.Voucher, _ int, err error) {
 	s <- err
 }
 
@@ -204,7 +204,7 @@ func exchangeAllocs(t *testing.T, f *Forward) float64 {
 type pacing chan struct{}
 
 // Receive implements wirechain.Receiver.
-func (p pacing) Receive(_ *batch.Batch, _ *wire.Reply, _ *coherence.Voucher, _ int, _ error) {
+func (p pacing) Receive(_ *batch.Batch, _ *wire.Reply, _ *vouch.Voucher, _ int, _ error) {
 	p <- struct{}{}
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -20,8 +20,8 @@ var (
 
 // message is a parsed reply of an upstream.
 type message struct {
-	*wire.Reply                    // nil between two events
-	voucher     *coherence.Voucher // of the session over which it was received, or nil
+	*wire.Reply                // nil between two events
+	voucher     *vouch.Voucher // of the session over which it was received, or nil
 }
 
 // read parses a reply that is known to be valid, and sets the response code of any other.
@@ -43,7 +43,7 @@ func (m *message) release() {
 // reserved is a message that is used if no better one arrives.
 type reserved struct {
 	b       []byte // a copy
-	voucher *coherence.Voucher
+	voucher *vouch.Voucher
 }
 
 func (r *reserved) truncated() bool { return r.b[wire.FlagsAt]&wire.TC != 0 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // invalidQuery is the error of a query that cannot be forwarded.
@@ -28,7 +28,7 @@ type waiter struct {
 	from  *upstream
 	err   error
 
-	voucher *coherence.Voucher // of the reply's session, or nil
+	voucher *vouch.Voucher // of the reply's session, or nil
 }
 
 // waiters are reused.
@@ -50,7 +50,7 @@ func (w *waiter) release() {
 // forwarded is the result of a query of the plugin chain.
 type forwarded struct {
 	*dns.Msg
-	voucher *coherence.Voucher
+	voucher *vouch.Voucher
 	from    *upstream // may be nil after an error
 }
 

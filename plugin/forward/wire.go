@@ -10,7 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -157,7 +157,7 @@ func (w *wireReceiver) passOn(b *batch.Batch) {
 }
 
 // Receive implements wirechain.Receiver.
-func (w *wireReceiver) Receive(b *batch.Batch, reply *wire.Reply, v *coherence.Voucher, code int, err error) {
+func (w *wireReceiver) Receive(b *batch.Batch, reply *wire.Reply, v *vouch.Voucher, code int, err error) {
 	w.f.dismiss()
 	w.wire.receiver.Receive(b, reply, v, code, err)
 }
@@ -166,7 +166,7 @@ func (w *wireReceiver) Receive(b *batch.Batch, reply *wire.Reply, v *coherence.V
 type nextReceiver exchange
 
 // Receive implements wirechain.Receiver.
-func (n *nextReceiver) Receive(b *batch.Batch, reply *wire.Reply, _ *coherence.Voucher, code int, err error) {
+func (n *nextReceiver) Receive(b *batch.Batch, reply *wire.Reply, _ *vouch.Voucher, code int, err error) {
 	(*wireReceiver)(n).Receive(b, reply, nil, code, err) // see withoutVoucher
 	(*exchange)(n).leave()
 }

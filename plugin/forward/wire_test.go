@@ -17,8 +17,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -34,7 +34,7 @@ type received struct {
 type receiving chan received
 
 // Receive implements wirechain.Receiver.
-func (r receiving) Receive(_ *batch.Batch, reply *wire.Reply, _ *coherence.Voucher, code int, err error) {
+func (r receiving) Receive(_ *batch.Batch, reply *wire.Reply, _ *vouch.Voucher, code int, err error) {
 	if got, want := describeParsed(reply), describeParsed(reparsed(reply)); err == nil && got != want {
 		err = fmt.Errorf("the reply is\n%s\nand its message\n%s", got, want)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // storing has a handler store its answers, and returns a lookup of the stored answer to a query.
@@ -101,7 +101,7 @@ func TestProperties(t *testing.T) {
 	until := answers.Properties{}
 	until.Until(answers.Now() + time.Hour)
 	vouched := answers.Properties{}
-	vouched.Voucher = new(coherence.Voucher)
+	vouched.Voucher = new(vouch.Voucher)
 	const block = "k8s_external example.org {\nfallthrough\n}"
 	for _, tc := range []struct {
 		name, ask    string

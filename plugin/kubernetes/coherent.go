@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
@@ -16,7 +16,7 @@ import (
 // heartbeats from the first to the last answer.
 type offering struct {
 	k        *Kubernetes
-	registry *coherence.Registry
+	registry *push.Registry
 
 	mu       sync.Mutex
 	ended    bool

@@ -12,8 +12,8 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -25,7 +25,7 @@ type sessionConn struct {
 	invalidated []uint64
 }
 
-// Push implements coherence.Conn.
+// Push implements push.Conn.
 func (c *sessionConn) Push(message []byte) {
 	m, err := dso.Parse(message)
 	if err != nil {
@@ -190,11 +190,11 @@ func TestNotified(t *testing.T) {
 			}
 			before, validity := s.answerOf(t, r)
 			c := &sessionConn{t: t}
-			session := coherence.NewRegistry().Open(c, netip.Addr{})
+			session := push.NewRegistry().Open(c, netip.Addr{})
 			defer session.Close()
 			var handles []uint64
 			for _, b := range validity.Bounds {
-				if g, ok := b.Generation.(coherence.Generation); ok {
+				if g, ok := b.Generation.(push.Generation); ok {
 					handles = append(handles, session.Subscribe(g))
 				}
 			}
@@ -220,7 +220,7 @@ func TestNotified(t *testing.T) {
 }
 
 // settle waits until the session was notified of all events before the call: it changes a Service of its own.
-func (c *sessionConn) settle(t testing.TB, ix *index.Index, session *coherence.Subscriber) {
+func (c *sessionConn) settle(t testing.TB, ix *index.Index, session *push.Subscriber) {
 	t.Helper()
 	g := ix.NameGeneration("settle", "settle")
 	handle := session.Subscribe(g)
@@ -311,7 +311,7 @@ func TestNotified_Outdate(t *testing.T) {
 	ix := indexOf(s.k)
 	putNotified(t, ix)
 	c := &sessionConn{t: t}
-	session := coherence.NewRegistry().Open(c, netip.Addr{})
+	session := push.NewRegistry().Open(c, netip.Addr{})
 	defer session.Close()
 	access := session.Subscribe(ix.AccessGeneration())
 	for name, tt := range notifiedCases(t) {
@@ -320,7 +320,7 @@ func TestNotified_Outdate(t *testing.T) {
 			withCaller(t, r, tt.node)
 		}
 		_, validity := s.answerOf(t, r)
-		g, ok := validity.Bounds[0].Generation.(coherence.Generation)
+		g, ok := validity.Bounds[0].Generation.(push.Generation)
 		if !ok || session.Subscribe(g) != access {
 			t.Errorf("%s: the answer does not depend on the access", name)
 		}

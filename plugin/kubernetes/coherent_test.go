@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -45,7 +45,7 @@ func TestCoherent_Offers(t *testing.T) {
 	}
 	offers := func(when string, want bool) {
 		t.Helper()
-		r := coherence.Process
+		r := push.Process
 		if r.Offers() != want || r.Statistics().Live != want {
 			t.Errorf("%s: sessions are offered: %t, live: %t, want %t", when, r.Offers(), r.Statistics().Live, want)
 		}
@@ -110,7 +110,7 @@ func TestCoherent_NoFastPath(t *testing.T) {
 	if none := sessionObstacle(block.Eligibility{ByGeneration: true}); none != "" && runtime.GOOS == "linux" {
 		t.Errorf("the obstacle is %q", none)
 	}
-	o := &offering{k: k, registry: coherence.NewRegistry()}
+	o := &offering{k: k, registry: push.NewRegistry()}
 	o.begin(obstacle)
 	if o.registry.Offers() {
 		t.Error("sessions are offered without a fast path")
@@ -158,7 +158,7 @@ func TestCoherent_Live(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := withStatus(answering(t, tt.block), tt.status...)
 			k.coherent = true
-			o := &offering{k: k, registry: coherence.NewRegistry()}
+			o := &offering{k: k, registry: push.NewRegistry()}
 			o.begin("")
 			defer o.end()
 			if got := o.registry.Statistics().Live; got != tt.want {
@@ -241,7 +241,7 @@ func TestCoherent_BlockedLog(t *testing.T) {
 
 // TestCoherent_OtherViews: the views of all blocks count, since one heartbeat is for all answers.
 func TestCoherent_OtherViews(t *testing.T) {
-	registry := coherence.NewRegistry()
+	registry := push.NewRegistry()
 	coherent, other := answering(t, "kubernetes cluster.local {\ncoherent\n}"), answering(t, "kubernetes other.local")
 	both := []*offering{{k: coherent, registry: registry}, {k: other, registry: registry}}
 	for _, o := range both {
@@ -269,7 +269,7 @@ func TestCoherent_OtherViews(t *testing.T) {
 // TestCoherent_Metrics: the metrics exist while sessions are offered.
 func TestCoherent_Metrics(t *testing.T) {
 	k := answering(t, "kubernetes cluster.local {\ncoherent\n}")
-	o := &offering{k: k, registry: coherence.NewRegistry()}
+	o := &offering{k: k, registry: push.NewRegistry()}
 	gathering := prometheus.NewPedanticRegistry()
 	kit.Must(t, gathering.Register(newSessionMetrics(o.registry)))
 	values := func() map[string]float64 {
@@ -296,7 +296,7 @@ func TestCoherent_Metrics(t *testing.T) {
 	defer o.end()
 	session := o.registry.Open(&sessionConn{t: t}, netip.Addr{})
 	session.Subscribe(indexOf(k).AccessGeneration())
-	o.registry.CountClosed(coherence.Unread)
+	o.registry.CountClosed(push.Unread)
 	want := map[string]float64{"sessions": 1, "subscriptions": 1, "live": 1, "invalidations_total": 0, "refused_total session": 0, "refused_total source": 0,
 		"refused_total process": 0, "closed_total unread": 1, "closed_total silent": 0, "closed_total malformed": 0}
 	if got := values(); !maps.Equal(got, want) {

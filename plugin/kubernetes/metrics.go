@@ -3,7 +3,7 @@ package kubernetes
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 )
 
 // metricNamespace is the namespace of metrics that CoreDNS does not have.
@@ -12,13 +12,13 @@ const metricNamespace = "nearside"
 // sessionMetrics are the metrics of the sessions with node caches. They are exported only while sessions are offered, so that
 // coherence_live is not 0 in a process without option coherent.
 type sessionMetrics struct {
-	registry                                                      *coherence.Registry
+	registry                                                      *push.Registry
 	sessions, subscriptions, live, invalidations, refused, closed *prometheus.Desc
 }
 
-func init() { prometheus.MustRegister(newSessionMetrics(coherence.Process)) }
+func init() { prometheus.MustRegister(newSessionMetrics(push.Process)) }
 
-func newSessionMetrics(r *coherence.Registry) *sessionMetrics {
+func newSessionMetrics(r *push.Registry) *sessionMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(metricNamespace, pluginName, "coherence_"+name), help, labels, nil)
 	}
@@ -55,9 +55,9 @@ func (m *sessionMetrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(m.live, prometheus.GaugeValue, live)
 	ch <- prometheus.MustNewConstMetric(m.invalidations, prometheus.CounterValue, float64(s.Invalidations))
 	for i, n := range s.Refused {
-		ch <- prometheus.MustNewConstMetric(m.refused, prometheus.CounterValue, float64(n), coherence.RefuseReason(i).String())
+		ch <- prometheus.MustNewConstMetric(m.refused, prometheus.CounterValue, float64(n), push.RefuseReason(i).String())
 	}
 	for i, n := range s.Closed {
-		ch <- prometheus.MustNewConstMetric(m.closed, prometheus.CounterValue, float64(n), coherence.CloseReason(i).String())
+		ch <- prometheus.MustNewConstMetric(m.closed, prometheus.CounterValue, float64(n), push.CloseReason(i).String())
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
@@ -45,7 +45,7 @@ func (d directive) setup(c *caddy.Controller) error {
 	}
 	b := block.Of(c)
 	k.space, k.serves = b.Keyspace, b.Serves
-	offers := &offering{k: k, registry: coherence.Process}
+	offers := &offering{k: k, registry: push.Process}
 	reload.Follow(c, reload.Owner{Stop: func(reload.End) error { offers.end(); return nil }}) // before the source ends
 	k.snapshot.Options = k.source.Identity()
 	source.Follow(c, k.sourceIdentity, src, k.snapshot, func(handle *source.Handle) {

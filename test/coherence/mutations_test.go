@@ -35,9 +35,9 @@ var (
 )
 
 const (
-	notifierFile  = "plugin/internal/coherence/notifier.go"
-	voucherFile   = "plugin/internal/coherence/voucher.go"
-	sessionFile   = "plugin/internal/coherence/session.go"
+	notifierFile  = "plugin/internal/push/notifier.go"
+	voucherFile   = "plugin/internal/vouch/voucher.go"
+	sessionFile   = "plugin/internal/vouch/session.go"
 	serverFile    = "plugin/fastpath/session_linux.go"
 	clientFile    = "plugin/forward/transport/session.go"
 	viewFile      = "plugin/kubernetes/coherent.go"
@@ -67,7 +67,7 @@ var mutations = []mutation{
 		replacement(serverFile, "\t\thandles = append(handles, h)\n", "\t\thandles = append(handles, h)\n\t\tswitch l.query.Type {\n\t\tcase 1, 12, 28, 33:\n\t\tdefault:\n\t\t\treturn handles\n\t\t}\n"),
 	}, noFault},
 	{"a session is subscribed once to a topic", []edit{
-		replacement("plugin/internal/coherence/subscriber.go", "\tdelete(s.topics, t)\n", ""),
+		replacement("plugin/internal/push/subscriber.go", "\tdelete(s.topics, t)\n", ""),
 	}, noFault},
 	{"the end of an answer that was made meanwhile is not sent", []edit{
 		replacement(serverFile, "len(ended) > 0 {", "len(ended) > 99 {"),
@@ -107,7 +107,7 @@ var mutations = []mutation{
 		replacement(viewFile, `if reason := k.outdated(); reason != "" {`, `if reason := k.outdated(); reason != "" && v == nil {`),
 	}, frozenPhase},
 	{"a reload revokes nothing", []edit{
-		replacement("plugin/fastpath/listener_linux.go", "coherence.Process.Revoke() //", "_ = coherence.Process.Revoke //"),
+		replacement("plugin/fastpath/listener_linux.go", "push.Process.Revoke() //", "_ = push.Process.Revoke //"),
 	}, reloadPhase},
 	// Of nodecache.
 	{"invalidations are ignored", []edit{

@@ -10,7 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // Counter counts answers of the kernel for the metrics of the entry's plugins.
@@ -47,7 +47,7 @@ type record struct {
 	slot    *uint64 // of the key
 	first   int     // granule
 	len     int     // in granules
-	session *coherence.Session
+	session *vouch.Session
 	counter Counter
 	counted [countKinds]uint64
 	seen    uint64 // answers until the last call of Used, guarded by the store's mutex
@@ -127,8 +127,8 @@ func (t *Table) copy(o *Offer, now time.Duration) error {
 		t.missingEntries++
 		return errFull
 	}
-	var session *coherence.Session
-	s := source{entry: o.Entry, key: key, name: len(o.Question.Name), shuffle: o.Shuffle, clock: t.clock, session: func(one *coherence.Session) (int, bool) {
+	var session *vouch.Session
+	s := source{entry: o.Entry, key: key, name: len(o.Question.Name), shuffle: o.Shuffle, clock: t.clock, session: func(one *vouch.Session) (int, bool) {
 		session = one
 		return t.numberOf(one)
 	}}
@@ -224,7 +224,7 @@ func (r *record) slotValue(hash uint64) uint64 {
 }
 
 // numberOf returns the number of a session, whose validity is copied from then on.
-func (t *Table) numberOf(s *coherence.Session) (number int, ok bool) {
+func (t *Table) numberOf(s *vouch.Session) (number int, ok bool) {
 	if known := t.sessions[s]; known != nil {
 		return known.number, true
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
@@ -26,11 +26,11 @@ import (
 func TestParity(t *testing.T) {
 	b := newBed(t)
 	answered, passed := 0, map[string]int{}
-	heard, silent := coherence.NewSession(answers.Now), coherence.NewSession(answers.Now)
+	heard, silent := vouch.NewSession(answers.Now), vouch.NewSession(answers.Now)
 	heard.Opened(answers.Now(), 0)
 	property.Seeds(t, 0, 300, func(t *testing.T, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		p := &parity{bed: b, T: t, Rand: r, sessions: []*coherence.Session{heard, silent}}
+		p := &parity{bed: b, T: t, Rand: r, sessions: []*vouch.Session{heard, silent}}
 		heard.Opened(answers.Now(), 0)
 		heard.Heard(0)
 		names := make([]string, 1+r.IntN(4))
@@ -71,7 +71,7 @@ type parity struct {
 	*testing.T
 	*rand.Rand
 	bed      *bed
-	sessions []*coherence.Session
+	sessions []*vouch.Session
 	shuffled map[string]bool
 }
 

@@ -11,7 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // The limits of answer.c, and maxEntries, which has four slots for each entry.
@@ -116,7 +116,7 @@ type source struct {
 	name    int // length of the question's name
 	shuffle bool
 	clock   clock
-	session func(*coherence.Session) (int, bool) // number of a session in the kernel, false if there is no room
+	session func(*vouch.Session) (int, bool) // number of a session in the kernel, false if there is no room
 }
 
 // Fits reports whether an entry may have a form for the kernel: its answer ends by time or with a session, and is the same for all

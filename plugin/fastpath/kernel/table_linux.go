@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // mapBytes is the memory of the maps, which is a part of the store's budget. An entry of a hash map has about 128 bytes.
@@ -67,7 +67,7 @@ type Table struct {
 	// missingEntries and missingGranules are what there was no room for since the last tick.
 	missingEntries, missingGranules int
 	version                         uint32
-	sessions                        map[*coherence.Session]*sessionCopy
+	sessions                        map[*vouch.Session]*sessionCopy
 	freed                           []int // numbers of sessions that are free again
 	last                            int   // number of a session
 	took                            time.Duration
@@ -94,7 +94,7 @@ func CheckBudget(store *answers.Store) error {
 func NewTable(store *answers.Store) (_ *Table, err error) {
 	t := &Table{
 		store: store, offers: make(chan Offer, maxOffers), ended: make(chan struct{}), byKey: map[answerKey]*record{},
-		records: map[*record]struct{}{}, sessions: map[*coherence.Session]*sessionCopy{}, clients: map[netip.Addr]clientList{},
+		records: map[*record]struct{}{}, sessions: map[*vouch.Session]*sessionCopy{}, clients: map[netip.Addr]clientList{},
 	}
 	if t.clock, err = newClock(); err != nil {
 		return nil, fmt.Errorf("read the kernel's clock: %w", err)

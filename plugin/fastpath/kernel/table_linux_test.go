@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
@@ -70,47 +70,47 @@ func (b *bed) must(name string, e *answers.Entry) *answers.Entry {
 // TestEnds has the reasons for which the kernel does not answer with a copy any more, from the next packet on.
 func TestEnds(t *testing.T) {
 	for name, tt := range map[string]struct {
-		change func(*answers.Entry, *coherence.Session)
-		end    func(*bed, *answers.Entry, *coherence.Session)
+		change func(*answers.Entry, *vouch.Session)
+		end    func(*bed, *answers.Entry, *vouch.Session)
 	}{
-		"removed":           {end: func(b *bed, e *answers.Entry, _ *coherence.Session) { b.store.Remove(e) }},
-		"replaced":          {end: func(b *bed, _ *answers.Entry, _ *coherence.Session) { b.replace(address(b, web, nil)) }},
-		"keyspace dropped":  {end: func(b *bed, _ *answers.Entry, _ *coherence.Session) { b.keyspace.Drop() }},
-		"evicted":           {end: func(b *bed, _ *answers.Entry, _ *coherence.Session) { b.store.SetBudget(1) }},
-		"no lease":          {end: func(b *bed, _ *answers.Entry, _ *coherence.Session) { b.SetLease(b.numbers[listener4], time.Time{}) }},
-		"lease expired":     {end: func(b *bed, _ *answers.Entry, _ *coherence.Session) { b.SetLease(b.numbers[listener4], time.Now()) }},
-		"listener replaced": {end: func(b *bed, _ *answers.Entry, _ *coherence.Session) { b.Clear(b.numbers[listener4]) }},
+		"removed":           {end: func(b *bed, e *answers.Entry, _ *vouch.Session) { b.store.Remove(e) }},
+		"replaced":          {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.replace(address(b, web, nil)) }},
+		"keyspace dropped":  {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.keyspace.Drop() }},
+		"evicted":           {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.store.SetBudget(1) }},
+		"no lease":          {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.SetLease(b.numbers[listener4], time.Time{}) }},
+		"lease expired":     {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.SetLease(b.numbers[listener4], time.Now()) }},
+		"listener replaced": {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.Clear(b.numbers[listener4]) }},
 		"TTL": {
-			change: func(e *answers.Entry, _ *coherence.Session) { e.Expires = answers.Now() + 300*time.Millisecond },
-			end:    func(_ *bed, e *answers.Entry, _ *coherence.Session) { time.Sleep(e.Expires - answers.Now()) },
+			change: func(e *answers.Entry, _ *vouch.Session) { e.Expires = answers.Now() + 300*time.Millisecond },
+			end:    func(_ *bed, e *answers.Entry, _ *vouch.Session) { time.Sleep(e.Expires - answers.Now()) },
 		},
 		"time of prefetch": {
-			change: func(e *answers.Entry, _ *coherence.Session) {
+			change: func(e *answers.Entry, _ *vouch.Session) {
 				e.Popularity = &answers.Popularity{Amount: 1, Gap: time.Hour, From: answers.Now() + 300*time.Millisecond}
 			},
-			end: func(_ *bed, e *answers.Entry, _ *coherence.Session) { time.Sleep(e.Popularity.From - answers.Now()) },
+			end: func(_ *bed, e *answers.Entry, _ *vouch.Session) { time.Sleep(e.Popularity.From - answers.Now()) },
 		},
 		"invalidated by its session": {
-			change: func(e *answers.Entry, s *coherence.Session) { e.Voucher = s.Voucher([]uint64{7}) },
-			end: func(_ *bed, _ *answers.Entry, s *coherence.Session) {
-				coherence.End(s.Invalidate([]uint64{7}))
+			change: func(e *answers.Entry, s *vouch.Session) { e.Voucher = s.Voucher([]uint64{7}) },
+			end: func(_ *bed, _ *answers.Entry, s *vouch.Session) {
+				vouch.End(s.Invalidate([]uint64{7}))
 			},
 		},
 		"session retired": {
-			change: func(e *answers.Entry, s *coherence.Session) { e.Voucher = s.Voucher([]uint64{7}) },
-			end:    func(_ *bed, _ *answers.Entry, s *coherence.Session) { s.Retire() },
+			change: func(e *answers.Entry, s *vouch.Session) { e.Voucher = s.Voucher([]uint64{7}) },
+			end:    func(_ *bed, _ *answers.Entry, s *vouch.Session) { s.Retire() },
 		},
 		"session closed, after the TTL": {
-			change: func(e *answers.Entry, s *coherence.Session) {
+			change: func(e *answers.Entry, s *vouch.Session) {
 				e.Voucher, e.Stored, e.Expires = s.Voucher([]uint64{7}), 1, 2
 			},
-			end: func(_ *bed, _ *answers.Entry, s *coherence.Session) { s.Close() },
+			end: func(_ *bed, _ *answers.Entry, s *vouch.Session) { s.Close() },
 		},
 		"session silent, after the TTL": {
-			change: func(e *answers.Entry, s *coherence.Session) {
+			change: func(e *answers.Entry, s *vouch.Session) {
 				e.Voucher, e.Stored, e.Expires = s.Voucher([]uint64{7}), 1, 2
 			},
-			end: func(_ *bed, _ *answers.Entry, s *coherence.Session) {
+			end: func(_ *bed, _ *answers.Entry, s *vouch.Session) {
 				for s.Vouches(answers.Now()) {
 					time.Sleep(10 * time.Millisecond)
 				}
@@ -119,7 +119,7 @@ func TestEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t)
-			s := coherence.NewSession(answers.Now)
+			s := vouch.NewSession(answers.Now)
 			s.Opened(answers.Now(), 0)
 			s.Heard(0)
 			e := b.must(web, address(t, web, func(e *answers.Entry) {
@@ -162,7 +162,7 @@ func (b *bed) waitCounted(atLeast uint64) uint64 {
 // TestVouched answers after the TTL while the session is heard, with the configured TTL, and counts that.
 func TestVouched(t *testing.T) {
 	b := newBed(t)
-	s := coherence.NewSession(answers.Now)
+	s := vouch.NewSession(answers.Now)
 	opened := answers.Now()
 	s.Opened(opened, 0)
 	s.Heard(0)
@@ -498,7 +498,7 @@ func (f *fixedLists) ListOf(netip.Addr) uint32 { return f.list.Load() }
 // TestClose uses entries and sessions after the table was closed: neither refers to its memory any more.
 func TestClose(t *testing.T) {
 	b := newBed(t)
-	s := coherence.NewSession(answers.Now)
+	s := vouch.NewSession(answers.Now)
 	s.Opened(answers.Now(), 0)
 	s.Heard(0)
 	e := b.must(web, address(t, web, func(e *answers.Entry) { e.Voucher = s.Voucher([]uint64{7}) }))

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -60,7 +60,7 @@ type Call struct {
 	Reply []byte // with the id of the query; only for Owner.Ended
 	// Voucher is that of the reply's session, nil unless the query requests notification and the reply has handles; only for
 	// Owner.Ended.
-	Voucher *coherence.Voucher
+	Voucher *vouch.Voucher
 	// CaseChanged reports that the server has sent a reply whose question had another case; it has that of the query here.
 	CaseChanged bool
 	Err         error // the reason for no reply

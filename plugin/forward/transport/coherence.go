@@ -11,8 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // Coherence configures the sessions of a Pool: its connections for many queries request notification of the answers that end
@@ -34,7 +34,7 @@ type Coherence struct {
 // Reasons for which the TTL of answers applies.
 const (
 	SessionClosed      = "closed"
-	SessionSilent      = "silent"      // no heartbeat for longer than coherence.Silence
+	SessionSilent      = "silent"      // no heartbeat for longer than vouch.Silence
 	SessionClock       = "clock"       // the clocks are compared again: one of the machines was suspended
 	SessionUnsupported = "unsupported" // by the server
 	SessionDelayed     = "retry_delay" // the server has requested a delay, RFC 8490 section 7.2
@@ -177,7 +177,7 @@ func (p *Pool) openFirst(now time.Time) {
 }
 
 // WithoutSession returns the voucher of an answer of the server that was received by another carrier: nil while a session is open.
-func (p *Pool) WithoutSession() *coherence.Voucher {
+func (p *Pool) WithoutSession() *vouch.Voucher {
 	if p.Coherence == nil {
 		return nil
 	}
@@ -191,7 +191,7 @@ func (p *Pool) WithoutSession() *coherence.Voucher {
 
 // withoutSession returns the voucher of an answer from before a session; nil if the server opens none soon: the sessions with other
 // servers would end the answer.
-func (p *Pool) withoutSession() *coherence.Voucher {
+func (p *Pool) withoutSession() *vouch.Voucher {
 	if !p.mayHaveSessions() || p.pausedUntil.Sub(p.now()) > maxBriefPause {
 		return nil
 	}
@@ -490,7 +490,7 @@ func (c *conn) works(now time.Time) bool {
 // heardLately reports whether the connection has delivered a DSO message lately: a query without an answer does not mean that
 // the connection is dead, unless the server answers nothing.
 func (c *conn) heardLately(now time.Time) bool {
-	return c.session != nil && now.Sub(c.session.heardAt) < coherence.Silence && !c.answersNothing(now)
+	return c.session != nil && now.Sub(c.session.heardAt) < vouch.Silence && !c.answersNothing(now)
 }
 
 // answersNothing reports whether the connection has delivered no answer for longer than the server may hold a query.

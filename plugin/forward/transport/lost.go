@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // LostSessions are the sessions of some pools that were lost: no message reports the end of their answers. When another session
@@ -13,17 +13,17 @@ import (
 type LostSessions struct {
 	some atomic.Bool // all is not empty
 	mu   sync.Mutex
-	all  []*coherence.Session // each had answers since the last call of lapse: there are no more than connections
+	all  []*vouch.Session // each had answers since the last call of lapse: there are no more than connections
 	// without is the voucher of the answers that were received while no session was open, as if that were a lost one.
-	without *coherence.Voucher
+	without *vouch.Voucher
 }
 
 // voucher returns the voucher of an answer that is received while no session is open: nothing vouches for it.
-func (l *LostSessions) voucher(now func() time.Duration) *coherence.Voucher {
+func (l *LostSessions) voucher(now func() time.Duration) *vouch.Voucher {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.without == nil {
-		s := coherence.NewSession(now)
+		s := vouch.NewSession(now)
 		l.without = s.Voucher([]uint64{1})
 		s.Close()
 		l.all = append(l.all, s)
@@ -32,7 +32,7 @@ func (l *LostSessions) voucher(now func() time.Duration) *coherence.Voucher {
 	return l.without
 }
 
-func (l *LostSessions) add(s *coherence.Session) {
+func (l *LostSessions) add(s *vouch.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(l.all, s)

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 const (
@@ -112,7 +112,7 @@ func (c *conn) receive(b []byte) (rest []byte) {
 		c.batch.Add(c)
 	}
 	c.calls = p.unlock(&c.batch)
-	coherence.End(ended)
+	vouch.End(ended)
 	callOwners(&c.batch, c.calls)
 	c.batch.Flush()
 	if violation != nil {

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -40,7 +40,7 @@ var errDelayed = errors.New("ends the DSO session")
 
 // dsoSession is the session of a connection.
 type dsoSession struct {
-	*coherence.Session
+	*vouch.Session
 	id       uint16 // of its requests; no query of the connection has it
 	open     bool   // between the first response and the end
 	awaits   bool   // the response to a request
@@ -56,14 +56,14 @@ type dsoSession struct {
 	quiet     bool      // a silence was counted
 	instance  uint64
 
-	handles []uint64              // a buffer for reuse
-	ended   []coherence.Dependent // by the messages of a read
+	handles []uint64          // a buffer for reuse
+	ended   []vouch.Dependent // by the messages of a read
 }
 
 // openSession requests a session.
 func (c *conn) openSession(now time.Time) {
 	p := c.pool
-	c.session = &dsoSession{id: c.newID(), Session: coherence.NewSession(p.Coherence.Now)}
+	c.session = &dsoSession{id: c.newID(), Session: vouch.NewSession(p.Coherence.Now)}
 	if !p.known {
 		p.probe = c
 	}
@@ -165,7 +165,7 @@ func (c *conn) responded(message []byte, now time.Time) error {
 	}
 	p.answersOutOfOrder(now) // a server with sessions is pipelined
 	if !s.open {
-		s.open, s.quiet, s.openedAt, s.grace = true, false, now, now.Add(coherence.Silence)
+		s.open, s.quiet, s.openedAt, s.grace = true, false, now, now.Add(vouch.Silence)
 		p.sessionOpened(now)
 	}
 	return nil
@@ -327,7 +327,7 @@ func (c *conn) keepAlive(data []byte) error {
 
 // voucher returns the voucher for the answer to a query that was sent at a time, nil if it has no handles or the query has not
 // requested them.
-func (c *conn) voucher(query, reply []byte, sent time.Time) *coherence.Voucher {
+func (c *conn) voucher(query, reply []byte, sent time.Time) *vouch.Voucher {
 	s := c.session
 	if s == nil || !s.open {
 		if c.pool.sessions > 0 {
@@ -360,7 +360,7 @@ func (c *conn) voucher(query, reply []byte, sent time.Time) *coherence.Voucher {
 }
 
 // takeEnded returns what depends on the handles that were invalidated by the messages of a read.
-func (c *conn) takeEnded() (ended []coherence.Dependent) {
+func (c *conn) takeEnded() (ended []vouch.Dependent) {
 	if c.session != nil {
 		ended, c.session.ended = c.session.ended, nil
 	}

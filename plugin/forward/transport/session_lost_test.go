@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -24,7 +24,7 @@ func TestSession_ClosedWhileSilent(t *testing.T) {
 			b := newCoherent(t, newServer(t), 100, 1)
 			c := b.begin()
 			v := b.learn(c, "a.example.", 1)
-			b.clock.skip(coherence.Silence)
+			b.clock.skip(vouch.Silence)
 			end(b, c)
 			becomes(t, "sessions", b.Coherence.Sessions, 0)
 			if v.Lapsed() || v.Ended() {

@@ -7,15 +7,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
 // modelAnswer is an answer and what a naive model knows of it.
 type modelAnswer struct {
-	*coherence.Voucher
+	*vouch.Voucher
 	stored
 	session int // number of the session
 	handles []uint64
@@ -113,7 +113,7 @@ func (m *model) check() {
 			m.t.Fatalf("answer with handles %d of session %d, now %d: ended %t, reported %d times, want %t", a.handles, a.session, m.number,
 				a.Ended(), a.stored.ended.Load(), a.ended)
 		}
-		if vouches && (a.ended || a.session != m.number || now >= m.beat+coherence.Silence) {
+		if vouches && (a.ended || a.session != m.number || now >= m.beat+vouch.Silence) {
 			m.t.Fatalf("an answer of session %d, now %d, is vouched for %v after the last heartbeat; ended: %t", a.session, m.number, now-m.beat, a.ended)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -126,7 +126,7 @@ func (s *stored) Invalidated() func() { s.ended.Add(1); return nil }
 func (s *stored) Stored() bool        { return true }
 
 // learn queries a name, and returns the voucher of the answer with handles.
-func (b *coherentBed) learn(c *session, name string, handles ...uint64) *coherence.Voucher {
+func (b *coherentBed) learn(c *session, name string, handles ...uint64) *vouch.Voucher {
 	b.t.Helper()
 	s := b.send(name)
 	c.respond(answerWith(c.query(), handles...))
@@ -262,12 +262,12 @@ func TestSession_Silent(t *testing.T) {
 		if age, ok := b.HeartbeatAge(); !ok || age > soon {
 			t.Errorf("age of the last heartbeat %v, %t", age, ok)
 		}
-		b.clock.skip(coherence.Silence)
+		b.clock.skip(vouch.Silence)
 		b.wantFallbacks(map[string]int{SessionSilent: n})
-		b.clock.skip(coherence.Silence)
+		b.clock.skip(vouch.Silence)
 		time.Sleep(20 * time.Millisecond) // several checks
 		b.wantFallbacks(map[string]int{SessionSilent: n})
-		if age, ok := b.HeartbeatAge(); !ok || age < 2*coherence.Silence {
+		if age, ok := b.HeartbeatAge(); !ok || age < 2*vouch.Silence {
 			t.Errorf("age of the last heartbeat %v, %t", age, ok)
 		}
 		c.respond(b.beat())
@@ -606,7 +606,7 @@ func TestSession_Late(t *testing.T) {
 	other.answered()
 	last := b.send("last.example.")
 	q := c.query()
-	b.clock.skip(coherence.Silence)
+	b.clock.skip(vouch.Silence)
 	b.Late(last.Call)
 	if b.connsNow() != 0 {
 		t.Error("a connection without any message since the query still gets queries")

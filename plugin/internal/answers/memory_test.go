@@ -8,7 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // TestMemory asserts that the store counts at least the bytes that its entries need in the heap, and at most a quarter more.
@@ -50,7 +50,7 @@ func TestMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := NewStore(256 << 20)
 			ks := s.NewKeyspace()
-			session := coherence.NewSession(Now)
+			session := vouch.NewSession(Now)
 			entries := heapGrowth(func() {
 				for i := range n {
 					m := tt.message(t, fmt.Sprintf("svc-%d.default.svc.cluster.local.", i))

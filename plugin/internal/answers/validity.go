@@ -3,7 +3,7 @@ package answers
 import (
 	"time"
 
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // Generation counts the changes of data that answers are made from.
@@ -27,7 +27,7 @@ type Validity struct {
 	// Bounds are the Generations; unused elements are last and empty.
 	Bounds [MaxBounds]Bound
 	// Voucher is that of the session over which the answer was received, nil without one.
-	Voucher *coherence.Voucher
+	Voucher *vouch.Voucher
 
 	link  *link // of the answer with a Voucher that was stored, from Put on
 	parts *part // of an answer that was made of such answers by Join
@@ -68,7 +68,7 @@ func (v *Validity) DependOn(g Generation) {
 // Until ends the validity at a time, which no Voucher extends.
 func (v *Validity) Until(t time.Duration) {
 	if v.Voucher != nil {
-		v.Voucher = coherence.Join(v.Voucher, v.Expires, nil, t)
+		v.Voucher = vouch.Join(v.Voucher, v.Expires, nil, t)
 	}
 	v.until(t)
 }
@@ -82,7 +82,7 @@ func (v *Validity) until(t time.Duration) {
 // Join ends the validity when another one ends. Two numbers of a Generation mean that it has advanced already. The joined
 // Voucher extends the validity only while those of both vouch, or until the end of the one without a Voucher.
 func (v *Validity) Join(other *Validity) {
-	v.Voucher = coherence.Join(v.Voucher, v.Expires, other.Voucher, other.Expires)
+	v.Voucher = vouch.Join(v.Voucher, v.Expires, other.Voucher, other.Expires)
 	if other.link != nil {
 		v.parts = &part{other.link, v.parts}
 	}
@@ -137,7 +137,7 @@ func (v *Validity) counted() bool {
 // Vouched reports whether a Voucher extends the validity at a time: the answer is valid, whether or not Expires has passed.
 func (v *Validity) Vouched(now time.Duration) bool { return v.Voucher != nil && v.Voucher.Vouches(now) }
 
-// Lapsed reports whether the answer has to be fetched again although its TTL has not expired: see coherence.Session.Retire.
+// Lapsed reports whether the answer has to be fetched again although its TTL has not expired: see vouch.Session.Retire.
 func (v *Validity) Lapsed() bool { return v.Voucher != nil && v.Voucher.Lapsed() }
 
 // Expired reports whether the time has passed that ends the validity, and no Voucher extends it.

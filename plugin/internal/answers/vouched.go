@@ -4,14 +4,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // link is the dependent of a Voucher's handles for an entry. A handle refers to it until the next compaction, and thus not to
 // the memory of an entry that was evicted or replaced.
 type link struct{ entry atomic.Pointer[Entry] } // nil once the entry is not stored any more
 
-var _ coherence.Dependent = (*link)(nil)
+var _ vouch.Dependent = (*link)(nil)
 
 func newLink(e *Entry) *link {
 	l := new(link)
@@ -25,10 +25,10 @@ type part struct {
 	next *part
 }
 
-// Stored implements coherence.Dependent.
+// Stored implements vouch.Dependent.
 func (l *link) Stored() bool { return l.entry.Load() != nil }
 
-// Invalidated implements coherence.Dependent: it removes the entry, which is not fresh any more. The function of its keyspace
+// Invalidated implements vouch.Dependent: it removes the entry, which is not fresh any more. The function of its keyspace
 // follows, once.
 func (l *link) Invalidated() (then func()) {
 	e := l.entry.Load()

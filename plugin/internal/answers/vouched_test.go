@@ -10,19 +10,19 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
 // heardSession is a session whose heartbeats arrive at once, with the clock of a test.
 type heardSession struct {
-	*coherence.Session
+	*vouch.Session
 	clock *clock
 }
 
 func newSession(c *clock) *heardSession {
-	s := &heardSession{coherence.NewSession(c.now), c}
+	s := &heardSession{vouch.NewSession(c.now), c}
 	s.Opened(0, 0)
 	s.hear()
 	return s
@@ -32,7 +32,7 @@ func (s *heardSession) hear() { s.Heard(uint64(s.clock.now() / time.Microsecond)
 
 // invalidate receives the message that ends handles, all without any.
 func (s *heardSession) invalidate(handles ...uint64) {
-	coherence.End(s.Invalidate(handles))
+	vouch.End(s.Invalidate(handles))
 }
 
 // vouchedUntil returns a Validity with a time and a voucher for a handle.

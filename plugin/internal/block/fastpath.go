@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 )
 
 // FastPath answers UDP queries from the store before CoreDNS does, and limits the queries in progress. Plugin fastpath
@@ -138,7 +138,7 @@ type NameAwaiter interface {
 // NameWait is what a query waits for.
 type NameWait struct {
 	// Generation advances when the name may exist. Number was loaded before it was found that the name does not exist.
-	Generation coherence.Generation
+	Generation push.Generation
 	Number     uint64
 	// Timeout is the maximum time that a query waits.
 	Timeout time.Duration

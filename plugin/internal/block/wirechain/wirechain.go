@@ -11,7 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -95,7 +95,7 @@ type Receiver interface {
 	// answers the question, with any id, without options for one hop. It is valid until Receive returns, which may change it.
 	// Without a reply, code and err are what ServeDNS of the plugin would return. The voucher is that of the session over which
 	// the reply was received, or nil. The batch belongs to the calling goroutine.
-	Receive(b *batch.Batch, reply *wire.Reply, v *coherence.Voucher, code int, err error)
+	Receive(b *batch.Batch, reply *wire.Reply, v *vouch.Voucher, code int, err error)
 }
 
 type resultKey struct{}

@@ -10,7 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
-	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -60,7 +60,7 @@ func (w *storedBackend) ServeWire(b *batch.Batch, q *wirechain.Request) {
 }
 
 // store adds the entry of a reply that was received a time ago.
-func (w *storedBackend) store(name string, f fact, ago time.Duration, v *coherence.Voucher) {
+func (w *storedBackend) store(name string, f fact, ago time.Duration, v *vouch.Voucher) {
 	w.t.Helper()
 	stored := answers.Now() - ago
 	e := &answers.Entry{Stored: stored, Validity: answers.Validity{Expires: stored + time.Duration(f.ttl)*time.Second, Voucher: v}}
@@ -104,7 +104,7 @@ func TestVouchedParts(t *testing.T) {
 				w := &storedBackend{t: t, entries: map[string]*answers.Entry{}, uncache: tt.uncached}
 				for i, candidate := range []string{first, second, third, fourth, bareName} {
 					p := append(tt.search[:], tt.bare)[i]
-					var v *coherence.Voucher
+					var v *vouch.Voucher
 					if p.handle != 0 {
 						v = s.Voucher([]uint64{p.handle, 9})
 					}
@@ -141,10 +141,10 @@ func TestVouchedParts(t *testing.T) {
 }
 
 // vouchingSession returns a session that vouches for answers for two minutes.
-func vouchingSession(t *testing.T) *coherence.Session {
+func vouchingSession(t *testing.T) *vouch.Session {
 	t.Helper()
 	const ahead = 2 * time.Minute
-	s := coherence.NewSession(func() time.Duration { return answers.Now() + ahead })
+	s := vouch.NewSession(func() time.Duration { return answers.Now() + ahead })
 	s.Opened(answers.Now()+ahead, 0)
 	if !s.Heard(0) || !s.Vouches(answers.Now()+ahead) {
 		t.Fatal("the session does not vouch")
@@ -171,7 +171,7 @@ func near(got, want uint32) bool { return got <= want && want <= got+2 }
 
 // checkVouchedEntry checks the validity of a joined entry, with the time until which a part without a voucher is valid, or 0.
 // It invalidates a part.
-func checkVouchedEntry(t *testing.T, e *answers.Entry, limit time.Duration, s *coherence.Session) {
+func checkVouchedEntry(t *testing.T, e *answers.Entry, limit time.Duration, s *vouch.Session) {
 	t.Helper()
 	now := answers.Now()
 	if e == nil || !e.Fresh(now) || e.Fresh(now+10*time.Minute) {
@@ -183,7 +183,7 @@ func checkVouchedEntry(t *testing.T, e *answers.Entry, limit time.Duration, s *c
 	if p := e.Patch(now + limit/2); (p.Max != 0) != (limit != 0) || limit != 0 && (time.Duration(p.Max)*time.Second < limit/2-2*time.Second || time.Duration(p.Max)*time.Second > limit/2+time.Second) {
 		t.Errorf("TTLs are not above %d, half of the limit is %v", p.Max, limit/2)
 	}
-	coherence.End(s.Invalidate([]uint64{1}))
+	vouch.End(s.Invalidate([]uint64{1}))
 	if e.Fresh(now) {
 		t.Error("the answer is fresh after a part was invalidated")
 	}

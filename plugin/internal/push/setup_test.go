@@ -1,4 +1,4 @@
-package coherence
+package push
 
 import (
 	"runtime"
@@ -6,11 +6,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nearside-dns/nearside/plugin/internal/coherence/coherencetest"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/push/pushtest"
 )
 
-type generation = coherencetest.Generation
+type generation = pushtest.Generation
 
 // message is an element of the stream to a client.
 type message struct {

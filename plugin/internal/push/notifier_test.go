@@ -1,4 +1,4 @@
-package coherence
+package push
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
 // timedConn is a Conn on which a message takes a time, on the clock of the registry.
@@ -24,7 +26,7 @@ func (c *timedConn) Push(b []byte) {
 	if m.heartbeat {
 		*c.now += 30 * time.Microsecond
 		c.silent = c.silent || *c.now > c.until
-		c.until = micros(m.clock) + Silence
+		c.until = time.Duration(m.clock)*time.Microsecond + vouch.Silence
 	} else {
 		*c.now += time.Millisecond
 	}
@@ -86,7 +88,7 @@ func TestHeartbeatsMeanwhile(t *testing.T) {
 			}
 			conns := make([]*timedConn, sessions)
 			for i := range conns {
-				conns[i] = &timedConn{conn: conn{t: t}, now: &now, after: after, until: now + Silence}
+				conns[i] = &timedConn{conn: conn{t: t}, now: &now, after: after, until: now + vouch.Silence}
 				s := r.Open(conns[i], netip.Addr{})
 				for k := range generations {
 					handles[k] = s.Subscribe(&generations[k])
@@ -97,7 +99,7 @@ func TestHeartbeatsMeanwhile(t *testing.T) {
 			n.invalidate()
 			t.Logf("sent within %v", now-time.Hour)
 			for i, c := range conns {
-				if c.silent || now > c.until || now > time.Hour+2*HeartbeatInterval && c.until == time.Hour+Silence {
+				if c.silent || now > c.until || now > time.Hour+2*HeartbeatInterval && c.until == time.Hour+vouch.Silence {
 					t.Fatalf("session %d has received no heartbeat for a time", i)
 				}
 				if err := checkOrder(c.stream, handles, advanced, name == "reload"); err != nil {

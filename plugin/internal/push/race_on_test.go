@@ -1,6 +1,6 @@
 //go:build race
 
-package coherence
+package push
 
 // underRace is set in a binary with the race detector, in which maps cost many times as much.
 const underRace = true

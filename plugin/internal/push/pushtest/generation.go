@@ -1,23 +1,23 @@
-// Package coherencetest has a Generation whose changes are made by tests of sessions, on both sides of package coherence. Input is
+// Package pushtest has a Generation whose changes are made by tests of sessions, on both sides. Input is
 // calls of Advance; output is the number, and calls of the watcher. Only tests import it; it imports nothing of this module.
-package coherencetest
+package pushtest
 
 import (
 	"sync"
 	"sync/atomic"
 )
 
-// Generation implements coherence.Generation. The zero value is ready for use.
+// Generation implements push.Generation. The zero value is ready for use.
 type Generation struct {
 	number  atomic.Uint64
 	mu      sync.Mutex
 	watcher interface{ Advanced() } // guarded by mu
 }
 
-// Load implements coherence.Generation.
+// Load implements push.Generation.
 func (g *Generation) Load() uint64 { return g.number.Load() }
 
-// Watch implements coherence.Generation. Without a watcher, Watch(nil) returns nil.
+// Watch implements push.Generation. Without a watcher, Watch(nil) returns nil.
 func (g *Generation) Watch(w interface{ Advanced() }) interface{ Advanced() } {
 	g.mu.Lock()
 	defer g.mu.Unlock()

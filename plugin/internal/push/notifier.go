@@ -1,4 +1,4 @@
-package coherence
+package push
 
 import (
 	"slices"

@@ -1,4 +1,7 @@
-package coherence
+// Package vouch is the end in nodecache of a session that keeps the cache of a node coherent with clusterdns (package push is the
+// other end). A Session turns the messages into the validity of answers: a Voucher vouches for an answer while its session was heard
+// lately and none of its handles was invalidated. It has no connections, no answers and no metrics.
+package vouch
 
 import (
 	"sync"
@@ -12,9 +15,9 @@ const (
 	// tolerance is the time by which a heartbeat may appear to be from the future before the clocks are compared again: one
 	// of the machines was suspended.
 	tolerance = 50 * time.Millisecond
-	// maxHandles is the maximum number of handles of a session, above the limit of the server. Answers beyond it have no
+	// maxHandles is the maximum number of handles of a session, twice the limit of the server. Answers beyond it have no
 	// voucher.
-	maxHandles = 2 * maxPerSession
+	maxHandles = 1 << 16
 )
 
 // Session is a session of a node's cache with a server. Its connection calls the methods in the order of the messages.

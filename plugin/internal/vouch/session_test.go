@@ -1,10 +1,12 @@
-package coherence
+package vouch
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/push"
 )
 
 // clocks are those of a client and a server in one true time. Each may have stopped for a time, and they run at different
@@ -208,7 +210,7 @@ func (w *world) step() {
 		send(&w.toward, flying{requested: w.toServer[0].requested, clock: w.server(), response: true})
 		w.toServer = w.toServer[1:]
 	}
-	if w.truth%HeartbeatInterval == 0 {
+	if w.truth%push.HeartbeatInterval == 0 {
 		send(&w.toward, flying{clock: w.server()})
 	}
 	for len(w.toward) > 0 && w.toward[0].arrives <= w.truth {

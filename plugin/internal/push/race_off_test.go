@@ -1,5 +1,5 @@
 //go:build !race
 
-package coherence
+package push
 
 const underRace = false
