@@ -47,6 +47,7 @@ type node struct {
 	interfaceDue chan struct{} // the interface is to be verified
 	allDue       chan struct{} // everything is to be verified: an address has acquired a lease, or another node has ended
 	filtersDue   chan struct{} // the packet filters of other programs are to be read
+	flowsDue     chan struct{} // flows from before the rules are to be deleted
 
 	started time.Time
 	rules   ruleset // nil without rules; set before the goroutines start
@@ -81,7 +82,7 @@ type node struct {
 func newNode(c config) *node {
 	n := &node{
 		config: c, link: link.New(c.Interface), started: time.Now(), backend: backendNone,
-		interfaceDue: make(chan struct{}, 1), allDue: make(chan struct{}, 1), filtersDue: make(chan struct{}, 1),
+		interfaceDue: make(chan struct{}, 1), allDue: make(chan struct{}, 1), filtersDue: make(chan struct{}, 1), flowsDue: make(chan struct{}, 1),
 		missing: map[string]time.Time{}, leases: map[netip.Addr]*atomic.Bool{}, proofs: map[netip.Addr]*atomic.Int32{}, notReached: map[netip.Addr]chan notReached{},
 	}
 	for _, a := range c.Addresses {
@@ -126,6 +127,7 @@ func (n *node) start() (err error) {
 	}
 	n.running.Go(func() { n.repairLoop(ctx) })
 	n.running.Go(func() { n.watchFilters(ctx) })
+	n.running.Go(func() { n.forgetFlows(ctx) })
 	n.running.Go(func() { n.watchTraffic(ctx) })
 	n.running.Go(func() { n.watchReplicas(ctx) })
 	return nil
@@ -180,6 +182,7 @@ func (n *node) startRules() {
 	} else {
 		n.rules, n.backend = applied, chosen
 		n.applied.Store(err == nil && chosen == backendNFTables)
+		signal(n.flowsDue)
 	}
 	if n.backend == backendIPTables {
 		log.Warning("iptables has no lease: if this process dies, its rules stay and DNS on this node fails until it runs again")

@@ -249,6 +249,7 @@ func (n *node) repairRules() (again time.Duration, err error) {
 	if err := n.rules.Apply(); err != nil {
 		return 0, err
 	}
+	signal(n.flowsDue)
 	if n.applied.Swap(true) {
 		repairs.WithLabelValues(n.config.Interface, repairedRules).Inc()
 		log.Warningf("Repaired the rules of interface %s: another program had removed or changed them", n.config.Interface)
@@ -258,6 +259,29 @@ func (n *node) repairRules() (again time.Duration, err error) {
 		}
 	}
 	return 0, nil
+}
+
+// flowsWait is the max. time for deleting flows.
+const flowsWait = 30 * time.Second
+
+// forgetFlows deletes flows from before the rules, each time after the rules were applied: it may take longer than they may.
+func (n *node) forgetFlows(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.flowsDue:
+		}
+		if n.backend != backendNFTables {
+			continue
+		}
+		limited, cancel := context.WithTimeout(ctx, flowsWait)
+		err := n.config.ForgetFlows(limited)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			log.Warningf("A client that queried before the rules were there may get no answer from the fallback on the same port, until 30 s after its last query: %v", err)
+		}
+	}
 }
 
 // wrap returns an error with the failed operation, nil for none.

@@ -4,7 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
+	"slices"
+	"syscall"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
@@ -14,99 +18,127 @@ import (
 
 // Of linux/netfilter/nfnetlink_conntrack.h and nf_conntrack_common.h.
 const (
-	flowFilter       = 25          // CTA_FILTER, since Linux 5.8; older ones return all flows
-	flowFilterFields = 1           // CTA_FILTER_ORIG_FLAGS
-	protocolAndPort  = 1<<3 | 1<<5 // of the destination; the filter by IPv6 address is inverted at least up to Linux 6.18
-	translatedFlow   = 1 << 5      // IPS_DST_NAT
+	translatedFlow = 1 << 5 // IPS_DST_NAT
+	statusMask     = 26     // CTA_STATUS_MASK, with CTA_STATUS a filter since Linux 5.15
+	flowFilter     = 25     // CTA_FILTER, since Linux 5.8
+	filteredFields = 1      // CTA_FILTER_ORIG_FLAGS
+
+	// The fields of a filter. That of the address is inverted for IPv6, at least up to Linux 6.18.
+	destinationAddress         = 1 << 1
+	protocolAndDestinationPort = 1<<3 | 1<<5
 )
 
-// forgetFlows deletes the entries of connection tracking of flows to addresses with a fallback that were not translated:
-// their first packet came while the table was missing. NAT translates a flow as its first packet: a fallback would receive
-// the later packets, by the rules that rewrite each of them, and its replies would not be translated back.
-func (c Config) forgetFlows(ctx context.Context) error {
-	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
-		addresses := map[netip.Addr]bool{}
-		for _, a := range c.Addresses {
-			if _, ok := c.fallback(a); ok && a.Is4() == (family == nftables.TableFamilyIPv4) {
-				addresses[a] = true
-			}
+// ForgetFlows deletes the entries of connection tracking of flows to addresses with a fallback that were not translated:
+// their first packet came while there was no table. NAT translates a flow as its first packet: a fallback would receive
+// the later packets, by the rules that rewrite each of them, and its replies would not be translated back. Entries in zones are
+// those of other programs, such as virtual switches. On a node with 100,000s of flows it may take seconds.
+func (c Config) ForgetFlows(ctx context.Context) (err error) {
+	for _, a := range c.Addresses {
+		if _, ok := c.fallback(a); !ok {
+			continue
 		}
 		for _, p := range protocols {
-			if len(addresses) == 0 {
-				break
-			}
-			if err := forgetFlows(ctx, family, p.number, c.Port, addresses); err != nil {
-				return &KernelError{"delete flows", err}
-			}
-		}
-	}
-	return nil
-}
-
-func forgetFlows(ctx context.Context, family nftables.TableFamily, protocol byte, port uint16, addresses map[netip.Addr]bool) error {
-	filter, err := flowsTo(protocol, port)
-	if err != nil {
-		return err
-	}
-	var found [][]byte
-	err = request(ctx, unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, netlink.Dump, family, filter, func(flow *netlink.AttributeDecoder) error {
-		id, to, status := netlink.NewAttributeEncoder(), destinationOfFlow{}, uint32(0)
-		for flow.Next() {
-			switch flow.Type() {
-			case nl.CTA_TUPLE_ORIG:
-				id.Bytes(flow.Type()|unix.NLA_F_NESTED, flow.Bytes())
-				flow.Nested(to.read)
-			case nl.CTA_ZONE, nl.CTA_ID:
-				id.Bytes(flow.Type(), flow.Bytes())
-			case nl.CTA_STATUS:
-				status = flow.Uint32()
-			}
-		}
-		if !addresses[to.addr] || to.protocol != protocol || to.port != port || status&translatedFlow != 0 {
-			return nil
-		}
-		attributes, err := id.Encode()
-		found = append(found, attributes)
-		return err
-	})
-	for _, id := range found {
-		if err == nil {
-			err = request(ctx, unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, netlink.Acknowledge, family, id, nil)
-		}
-		if errors.Is(err, unix.ENOENT) { // the entry has expired
-			err = nil
+			err = errors.Join(err, endpoint{a, p.number, c.Port}.forgetFlows(ctx))
 		}
 	}
 	return err
 }
 
-// flowsTo returns the attributes of a request for the flows to a port.
-func flowsTo(protocol byte, port uint16) ([]byte, error) {
-	a := netlink.NewAttributeEncoder()
-	a.Nested(nl.CTA_TUPLE_ORIG, func(a *netlink.AttributeEncoder) error {
-		a.Nested(nl.CTA_TUPLE_PROTO, func(a *netlink.AttributeEncoder) error {
-			a.Uint8(nl.CTA_PROTO_NUM, protocol)
-			a.Bytes(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, port))
-			return nil
-		})
-		return nil
-	})
-	a.Nested(flowFilter, func(a *netlink.AttributeEncoder) error {
-		a.Uint32(flowFilterFields, protocolAndPort)
-		return nil
-	})
-	return a.Encode()
-}
-
-// destinationOfFlow is the destination of a flow.
-type destinationOfFlow struct {
+// endpoint is the destination of a flow.
+type endpoint struct {
 	addr     netip.Addr
 	protocol byte
 	port     uint16
 }
 
+func (d endpoint) forgetFlows(ctx context.Context) error {
+	family := nftables.TableFamilyIPv4
+	if d.addr.Is6() {
+		family = nftables.TableFamilyIPv6
+	}
+	filter, err := d.filter()
+	if err != nil {
+		return &KernelError{"filter flows", err}
+	}
+	var stale [][]byte
+	err = stream(ctx, unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, family, filter, func(flow *netlink.AttributeDecoder) error {
+		id, err := d.staleFlow(flow)
+		if id != nil {
+			stale = append(stale, id)
+		}
+		return err
+	})
+	if err != nil {
+		return &KernelError{"list flows", err}
+	}
+	for _, id := range stale {
+		deleted := request(ctx, unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, netlink.Acknowledge, family, id, nil)
+		if deleted != nil && !errors.Is(deleted, unix.ENOENT) { // else it has expired
+			err = deleted
+		}
+	}
+	if err != nil {
+		return &KernelError{"delete flows", err}
+	}
+	return nil
+}
+
+// staleFlow returns the attributes that identify a flow if it is to d, not translated, and in no zone; nil otherwise.
+func (d endpoint) staleFlow(flow *netlink.AttributeDecoder) (id []byte, err error) {
+	var number, tuple []byte
+	to, stale := endpoint{}, true
+	for flow.Next() {
+		switch flow.Type() {
+		case nl.CTA_TUPLE_ORIG:
+			tuple = flow.Bytes()
+			flow.Nested(to.read)
+		case nl.CTA_ID:
+			number = flow.Bytes()
+		case nl.CTA_STATUS:
+			stale = stale && flow.Uint32()&translatedFlow == 0
+		case nl.CTA_ZONE:
+			stale = false
+		}
+	}
+	if to != d || !stale {
+		return nil, nil
+	}
+	a := netlink.NewAttributeEncoder()
+	a.Bytes(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, tuple)
+	a.Bytes(nl.CTA_ID, number)
+	return a.Encode()
+}
+
+// filter returns the attributes of a request for the untranslated flows to d. Older kernels ignore a part of them, or all.
+func (d endpoint) filter() ([]byte, error) {
+	fields := uint32(protocolAndDestinationPort)
+	a := netlink.NewAttributeEncoder()
+	a.Nested(nl.CTA_TUPLE_ORIG, func(a *netlink.AttributeEncoder) error {
+		if d.addr.Is4() {
+			fields |= destinationAddress
+			a.Nested(nl.CTA_TUPLE_IP, func(a *netlink.AttributeEncoder) error {
+				a.Bytes(nl.CTA_IP_V4_DST, d.addr.AsSlice())
+				return nil
+			})
+		}
+		a.Nested(nl.CTA_TUPLE_PROTO, func(a *netlink.AttributeEncoder) error {
+			a.Uint8(nl.CTA_PROTO_NUM, d.protocol)
+			a.Bytes(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, d.port))
+			return nil
+		})
+		return nil
+	})
+	a.Bytes(nl.CTA_STATUS, make([]byte, 4))
+	a.Bytes(statusMask, binary.BigEndian.AppendUint32(nil, translatedFlow))
+	a.Nested(flowFilter, func(a *netlink.AttributeEncoder) error {
+		a.Uint32(filteredFields, fields)
+		return nil
+	})
+	return a.Encode()
+}
+
 // read reads the attributes of a tuple, which are nested.
-func (d *destinationOfFlow) read(tuple *netlink.AttributeDecoder) error {
+func (d *endpoint) read(tuple *netlink.AttributeDecoder) error {
 	for tuple.Next() {
 		part := tuple.Type()
 		tuple.Nested(func(a *netlink.AttributeDecoder) error {
@@ -124,4 +156,64 @@ func (d *destinationOfFlow) read(tuple *netlink.AttributeDecoder) error {
 		})
 	}
 	return nil
+}
+
+// stream is request for a dump that may be long: it calls read for each message as it arrives, where package netlink keeps all.
+func stream(ctx context.Context, kind int, family nftables.TableFamily, attributes []byte, read func(*netlink.AttributeDecoder) error) (err error) {
+	const sequence, wait = 1, 1 // second
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: wait}); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	data := slices.Concat([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, attributes)
+	message, err := netlink.Message{
+		Header: netlink.Header{
+			Length: uint32(unix.NLMSG_HDRLEN + len(data)), // #nosec G115 -- short
+			Type:   netlink.HeaderType(kind), Flags: netlink.Request | netlink.Dump, Sequence: sequence,
+		},
+		Data: data,
+	}.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return os.NewSyscallError("sendto", err)
+	}
+	buffer := make([]byte, 32<<10) // as much as the kernel sends at once
+	for ctx.Err() == nil {
+		n, _, err := unix.Recvfrom(fd, buffer, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return os.NewSyscallError("recvfrom", err)
+		}
+		messages, err := syscall.ParseNetlinkMessage(buffer[:n])
+		if err != nil {
+			return err
+		}
+		for _, m := range messages {
+			switch {
+			case m.Header.Type == unix.NLMSG_DONE:
+				return nil
+			case len(m.Data) < 4:
+				return fmt.Errorf("reply of %d bytes", len(m.Data))
+			case m.Header.Type == unix.NLMSG_ERROR:
+				return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data))) // #nosec G115 -- a negative number
+			}
+			decoder, err := netlink.NewAttributeDecoder(m.Data[4:]) // behind struct nfgenmsg
+			if err != nil {
+				return err
+			}
+			decoder.ByteOrder = binary.BigEndian
+			if err := errors.Join(read(decoder), decoder.Err()); err != nil {
+				return err
+			}
+		}
+	}
+	return ctx.Err()
 }

@@ -3,7 +3,6 @@ package rules
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -73,7 +72,6 @@ func transact(ctx context.Context, operation string, f func(*nftables.Conn) erro
 type NFTables struct {
 	config  Config
 	handles map[string][]uint64 // of the rules by chain, as Apply left them
-	flows   error               // why Apply could not delete untranslated flows
 }
 
 // NewNFTables returns the table of a configuration. It changes nothing in the kernel.
@@ -95,11 +93,10 @@ func inetTable(name string) *nftables.Table {
 
 // Apply creates or replaces the table in one transaction. A table of an earlier run or another instance keeps its
 // leases, and its rules are replaced. If its chains or sets have another shape, the whole table is replaced. If the
-// kernel lacks features, the rules are applied without them. Flows from before the rules are deleted (see forgetFlows).
+// kernel lacks features, the rules are applied without them.
 func (t *NFTables) Apply() error {
 	err := t.replace()
 	if err == nil {
-		t.flows = t.config.forgetFlows(context.Background())
 		t.handles, err = t.read()
 	}
 	return err
@@ -118,10 +115,6 @@ func (t *NFTables) Lacking() (all []string) {
 		if t.config.without&f.feature != 0 {
 			all = append(all, f.text)
 		}
-	}
-	if t.flows != nil {
-		all = append(all, fmt.Sprintf("the deletion of entries of connection tracking (%v): a client that queried before the rules were there gets no "+
-			"answer from the fallback on the same port, for 30 s after its last query", t.flows))
 	}
 	return all
 }

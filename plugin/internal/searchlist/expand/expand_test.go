@@ -547,6 +547,8 @@ func TestUnusualReplies(t *testing.T) {
 		{"bytes of a type", func(m *dns.Msg) {
 			m.Answer[1] = &dns.RFC3597{Hdr: dns.RR_Header{Name: second, Rrtype: dns.TypeHTTPS, Class: dns.ClassINET}, Rdata: "0001000004000103"}
 		}, dns.RcodeSuccess, 3},
+		{"a name of 257 bytes", func(m *dns.Msg) { m.Answer[0].Header().Name = strings.Repeat(strings.Repeat("a", 63)+".", 4) }, dns.RcodeServerFailure, 0},
+		{"a question without a name", func(m *dns.Msg) { m.Question[0].Name = "" }, dns.RcodeServerFailure, 0},
 		{"a name that can't be packed", func(m *dns.Msg) { m.Answer[1].Header().Name = strings.Repeat("a", 64) + "." }, dns.RcodeServerFailure, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

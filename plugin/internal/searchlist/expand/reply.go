@@ -2,6 +2,7 @@ package expand
 
 import (
 	"encoding/binary"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -72,6 +73,9 @@ func messageReply(m *dns.Msg, question dns.Question, err error) *reply {
 		plain.Rcode = dns.RcodeServerFailure
 	}
 	packed, problem := plain.Pack()
+	if problem == nil && !isComplete(packed) {
+		problem = errMalformed
+	}
 	if problem != nil {
 		return &reply{err: problem}
 	}
@@ -85,6 +89,18 @@ func messageReply(m *dns.Msg, question dns.Question, err error) *reply {
 		}
 	}
 	return r
+}
+
+// errMalformed is the error of a reply that package dns packs, but nobody can read, such as one with a name of more than 255 bytes.
+var errMalformed = errors.New("malformed reply")
+
+// isComplete reports whether the question and all records of a message can be read.
+func isComplete(b []byte) bool {
+	r := wire.Records(b)
+	for r.Next() {
+		continue
+	}
+	return wire.QuestionEnd(b) > 0 && r.IsComplete()
 }
 
 func isOPT(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT }
