@@ -91,7 +91,7 @@ func messageReply(m *dns.Msg, question dns.Question, err error) *reply {
 	return r
 }
 
-// errMalformed is the error of a reply that package dns packs, but nobody can read, such as one with a name of more than 255 bytes.
+// errMalformed is the error of a reply that package dns packs and does not unpack, such as one with a name of more than 255 bytes.
 var errMalformed = errors.New("malformed reply")
 
 // isComplete reports whether the question and all records of a message can be read.
