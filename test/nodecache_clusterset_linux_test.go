@@ -56,7 +56,7 @@ const (
 // stockTemplate is the Corefile of node-local-dns in Kubernetes' manifest.
 func stockTemplate(t *testing.T) string {
 	t.Helper()
-	return kit.Read(t, filepath.Join(root, "cmd", "internal", "nodelocaldns", "testdata", "render", "stock.base"))
+	return kit.Read(t, filepath.Join(root, "cmd", "internal", "dropin", "testdata", "render", "stock.base"))
 }
 
 // stockNode is a node with nodecache, with the command line of node-local-dns's manifest, and a pod that sends queries.
