@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log"
 	"path/filepath"
 	"runtime"
@@ -14,22 +15,40 @@ import (
 	"github.com/miekg/dns"
 )
 
-// failing is a test that notes its failure instead of ending.
+// failing is a test that notes why it ends.
 type failing struct {
 	testing.TB
-	text string
+	reason string
 }
 
 func (f *failing) Helper() {}
 
-func (f *failing) Fatalf(format string, args ...any) {
-	f.text = strings.TrimSpace(format)
-	for _, a := range args {
-		if err, ok := a.(error); ok {
-			f.text = err.Error()
+func (f *failing) Fatal(args ...any) {
+	f.reason = fmt.Sprint(args...)
+	runtime.Goexit()
+}
+
+func (f *failing) Fatalf(format string, args ...any) { f.Fatal(fmt.Sprintf(format, args...)) }
+
+// reason returns why a function ends its test, "" if it does not.
+func reason(t *testing.T, run func(t testing.TB)) string {
+	f := &failing{TB: t}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		run(f)
+	}()
+	<-done
+	return f.reason
+}
+
+// TestMust ends a test by an error only.
+func TestMust(t *testing.T) {
+	for want, err := range map[string]error{"": nil, "the reason": errors.New("the reason")} {
+		if got := reason(t, func(t testing.TB) { Must(t, nil, err) }); got != want {
+			t.Errorf("ended with %q, want %q", got, want)
 		}
 	}
-	runtime.Goexit()
 }
 
 // TestWaits has conditions that become true, and ones that do not.
@@ -39,15 +58,11 @@ func TestWaits(t *testing.T) {
 	if looks != 3 {
 		t.Errorf("%d looks at a condition that is true at the third", looks)
 	}
-	never := &failing{TB: t}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		Succeeds(never, time.Millisecond, "never", func() error { return errors.New("the reason") })
-	}()
-	<-done
-	if never.text != "the reason" {
-		t.Errorf("a check that never succeeds ended with %q", never.text)
+	never := func(t testing.TB) {
+		Succeeds(t, time.Millisecond, "never", func() error { return errors.New("the reason") })
+	}
+	if got := reason(t, never); !strings.Contains(got, "never") || !strings.Contains(got, "the reason") {
+		t.Errorf("a check that never succeeds ended with %q", got)
 	}
 }
 

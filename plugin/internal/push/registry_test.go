@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -307,6 +308,16 @@ func TestRevoke(t *testing.T) {
 				t.Errorf("all handles of the former session are invalidated: %t, want %t", all, tt.remain)
 			}
 		})
+	}
+}
+
+// TestSessionHasRoom asserts that the other end accepts as many handles as a session may have here.
+func TestSessionHasRoom(t *testing.T) {
+	s := vouch.NewSession(func() time.Duration { return 0 })
+	for handle := range uint64(maxPerSession) {
+		if s.Voucher([]uint64{handle + 1}) == nil {
+			t.Fatalf("no voucher for handle %d", handle+1)
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ const (
 	// tolerance is the time by which a heartbeat may appear to be from the future before the clocks are compared again: one
 	// of the machines was suspended.
 	tolerance = 50 * time.Millisecond
-	// maxHandles is the maximum number of handles of a session, twice the limit of the server. Answers beyond it have no
+	// maxHandles is the maximum number of handles of a session, twice the limit of package push. Answers beyond it have no
 	// voucher.
 	maxHandles = 1 << 16
 )
