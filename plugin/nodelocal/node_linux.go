@@ -127,7 +127,9 @@ func (n *node) start() (err error) {
 	}
 	n.running.Go(func() { n.repairLoop(ctx) })
 	n.running.Go(func() { n.watchFilters(ctx) })
-	n.running.Go(func() { n.forgetFlows(ctx) })
+	if n.backend == backendNFTables {
+		n.running.Go(func() { n.forgetFlows(ctx) })
+	}
 	n.running.Go(func() { n.watchTraffic(ctx) })
 	n.running.Go(func() { n.watchReplicas(ctx) })
 	return nil

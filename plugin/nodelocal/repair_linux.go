@@ -272,9 +272,6 @@ func (n *node) forgetFlows(ctx context.Context) {
 			return
 		case <-n.flowsDue:
 		}
-		if n.backend != backendNFTables {
-			continue
-		}
 		limited, cancel := context.WithTimeout(ctx, flowsWait)
 		err := n.config.ForgetFlows(limited)
 		cancel()

@@ -1,9 +1,8 @@
 package kernel
 
 import (
-	"encoding/binary"
+	"context"
 	"errors"
-	"time"
 
 	mdlayher "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -22,14 +21,7 @@ func tablesEngine() (found Engine, err error) {
 	if !nft.Loaded() {
 		return Engine{}, nil
 	}
-	c, err := mdlayher.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return Engine{}, &KernelError{"list chains of nftables", err}
-	}
-	if err = c.SetDeadline(time.Now().Add(kernelWait)); err == nil {
-		found, err = findChain(c)
-	}
-	if err = errors.Join(err, c.Close()); err != nil {
+	if found, err = findChain(); err != nil {
 		return Engine{}, &KernelError{"list chains of nftables", err}
 	}
 	return found, nil
@@ -38,24 +30,21 @@ func tablesEngine() (found Engine, err error) {
 // findChain lists the chains until it finds one of a policy engine. The kernel sends them in parts, between which the rules may
 // change: the list may lack chains then, also at its end, where no part has the mark of such a change. So the list counts only if
 // the generation of the rules is the same before and after.
-func findChain(c *mdlayher.Conn) (Engine, error) {
+func findChain() (found Engine, err error) {
 	const tries = 5
 	for range tries {
 		before, err := nft.Generation()
 		if err != nil {
 			return Engine{}, err
 		}
-		replies, err := c.Execute(mdlayher.Message{
-			Header: mdlayher.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN, Flags: mdlayher.Request | mdlayher.Dump},
-			Data:   []byte{unix.NFPROTO_UNSPEC, unix.NFNETLINK_V0, 0, 0},
-		})
-		if err != nil {
-			return Engine{}, err
-		}
-		for _, m := range replies {
-			if found, err := chainEngine(m.Data); err != nil || found != (Engine{}) {
-				return found, err
+		err = nft.Request(context.Background(), unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, mdlayher.Dump, unix.NFPROTO_UNSPEC, nil, func(family byte, a *mdlayher.AttributeDecoder) error {
+			if engine := chainEngine(family, a); found == (Engine{}) {
+				found = engine
 			}
+			return nil
+		})
+		if err != nil || found != (Engine{}) {
+			return found, err
 		}
 		if after, err := nft.Generation(); err != nil || after == before {
 			return Engine{}, err
@@ -64,17 +53,8 @@ func findChain(c *mdlayher.Conn) (Engine, error) {
 	return Engine{}, errors.New("the chains changed during each of their listings")
 }
 
-// chainEngine returns the engine of a chain in a message of the kernel.
-func chainEngine(data []byte) (Engine, error) {
-	const header = 4 // struct nfgenmsg
-	if len(data) < header {
-		return Engine{}, nil // the end of the list
-	}
-	attributes, err := mdlayher.NewAttributeDecoder(data[header:])
-	if err != nil {
-		return Engine{}, err
-	}
-	attributes.ByteOrder = binary.BigEndian
+// chainEngine returns the engine of a chain.
+func chainEngine(family byte, attributes *mdlayher.AttributeDecoder) Engine {
 	var table, chain string
 	for attributes.Next() {
 		switch attributes.Type() {
@@ -84,5 +64,5 @@ func chainEngine(data []byte) (Engine, error) {
 			chain = attributes.String()
 		}
 	}
-	return engineOf(tableFamilies[data[0]], table, chain), attributes.Err()
+	return engineOf(tableFamilies[family], table, chain)
 }

@@ -4,16 +4,13 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net/netip"
-	"os"
-	"slices"
-	"syscall"
 
-	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/internal/nft"
 )
 
 // Of linux/netfilter/nfnetlink_conntrack.h and nf_conntrack_common.h.
@@ -52,16 +49,16 @@ type endpoint struct {
 }
 
 func (d endpoint) forgetFlows(ctx context.Context) error {
-	family := nftables.TableFamilyIPv4
+	family := byte(unix.NFPROTO_IPV4)
 	if d.addr.Is6() {
-		family = nftables.TableFamilyIPv6
+		family = unix.NFPROTO_IPV6
 	}
 	filter, err := d.filter()
 	if err != nil {
 		return &KernelError{"filter flows", err}
 	}
 	var stale [][]byte
-	err = stream(ctx, unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, family, filter, func(flow *netlink.AttributeDecoder) error {
+	err = nft.Request(ctx, unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, netlink.Dump, family, filter, func(_ byte, flow *netlink.AttributeDecoder) error {
 		id, err := d.staleFlow(flow)
 		if id != nil {
 			stale = append(stale, id)
@@ -72,7 +69,7 @@ func (d endpoint) forgetFlows(ctx context.Context) error {
 		return &KernelError{"list flows", err}
 	}
 	for _, id := range stale {
-		deleted := request(ctx, unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, netlink.Acknowledge, family, id, nil)
+		deleted := nft.Request(ctx, unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, netlink.Acknowledge, family, id, nil)
 		if deleted != nil && !errors.Is(deleted, unix.ENOENT) { // else it has expired
 			err = deleted
 		}
@@ -156,64 +153,4 @@ func (d *endpoint) read(tuple *netlink.AttributeDecoder) error {
 		})
 	}
 	return nil
-}
-
-// stream is request for a dump that may be long: it calls read for each message as it arrives, where package netlink keeps all.
-func stream(ctx context.Context, kind int, family nftables.TableFamily, attributes []byte, read func(*netlink.AttributeDecoder) error) (err error) {
-	const sequence, wait = 1, 1 // second
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return os.NewSyscallError("socket", err)
-	}
-	defer func() { err = errors.Join(err, unix.Close(fd)) }()
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: wait}); err != nil {
-		return os.NewSyscallError("setsockopt", err)
-	}
-	data := slices.Concat([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, attributes)
-	message, err := netlink.Message{
-		Header: netlink.Header{
-			Length: uint32(unix.NLMSG_HDRLEN + len(data)), // #nosec G115 -- short
-			Type:   netlink.HeaderType(kind), Flags: netlink.Request | netlink.Dump, Sequence: sequence,
-		},
-		Data: data,
-	}.MarshalBinary()
-	if err != nil {
-		return err
-	}
-	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return os.NewSyscallError("sendto", err)
-	}
-	buffer := make([]byte, 32<<10) // as much as the kernel sends at once
-	for ctx.Err() == nil {
-		n, _, err := unix.Recvfrom(fd, buffer, 0)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return os.NewSyscallError("recvfrom", err)
-		}
-		messages, err := syscall.ParseNetlinkMessage(buffer[:n])
-		if err != nil {
-			return err
-		}
-		for _, m := range messages {
-			switch {
-			case m.Header.Type == unix.NLMSG_DONE:
-				return nil
-			case len(m.Data) < 4:
-				return fmt.Errorf("reply of %d bytes", len(m.Data))
-			case m.Header.Type == unix.NLMSG_ERROR:
-				return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data))) // #nosec G115 -- a negative number
-			}
-			decoder, err := netlink.NewAttributeDecoder(m.Data[4:]) // behind struct nfgenmsg
-			if err != nil {
-				return err
-			}
-			decoder.ByteOrder = binary.BigEndian
-			if err := errors.Join(read(decoder), decoder.Err()); err != nil {
-				return err
-			}
-		}
-	}
-	return ctx.Err()
 }

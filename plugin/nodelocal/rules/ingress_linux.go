@@ -10,6 +10,8 @@ import (
 	"github.com/mdlayher/netlink"
 	links "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/internal/nft"
 )
 
 // Ingress is a chain at the hook ingress of devices. It comes before nodecache's rules, which neither untrack nor count the
@@ -40,7 +42,7 @@ func Ingresses(ctx context.Context) (all []Ingress, err error) {
 		return nil, err
 	}
 	for family, f := range ingressFamilies {
-		err := request(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, netlink.Dump, family, nil, func(reply *netlink.AttributeDecoder) error {
+		err := nft.Request(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, netlink.Dump, byte(family), nil, func(_ byte, reply *netlink.AttributeDecoder) error {
 			i, hook, is := Ingress{Family: f.name}, uint32(0), false
 			for reply.Next() {
 				switch reply.Type() {

@@ -2,9 +2,7 @@ package rules
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -14,44 +12,6 @@ import (
 
 	"github.com/nearside-dns/nearside/internal/nft"
 )
-
-// request sends a request to a subsystem of netfilter and calls read, unless it is nil, for each message of the reply. It is for requests that
-// google/nftables does not have, or whose reply it does not read in part.
-func request(ctx context.Context, subsystem, kind int, flags netlink.HeaderFlags, family nftables.TableFamily, attributes []byte, read func(*netlink.AttributeDecoder) error) (err error) {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	if err := c.SetDeadline(deadline(ctx)); err != nil {
-		return err
-	}
-	replies, err := c.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(subsystem<<8 | kind), Flags: netlink.Request | flags},
-		Data:   append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, attributes...),
-	})
-	if err != nil || read == nil {
-		return err
-	}
-	const header = 4 // struct nfgenmsg
-	for _, m := range replies {
-		if len(m.Data) < header {
-			return fmt.Errorf("reply of %d bytes", len(m.Data))
-		}
-		decoder, err := netlink.NewAttributeDecoder(m.Data[header:])
-		if err != nil {
-			return err
-		}
-		decoder.ByteOrder = binary.BigEndian
-		if err := errors.Join(read(decoder), decoder.Err()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // Generation returns the number of nftables' current ruleset, of all tables. Each transaction of any program
 // increases it, so that an equal number means unchanged rules.
@@ -74,7 +34,7 @@ func ReadChain(ctx context.Context, family nftables.TableFamily, table, chain st
 	if err != nil {
 		return nil, err
 	}
-	err = request(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, netlink.Dump, family, attributes, func(reply *netlink.AttributeDecoder) error {
+	err = nft.Request(ctx, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, netlink.Dump, byte(family), attributes, func(_ byte, reply *netlink.AttributeDecoder) error {
 		var rule nftables.Rule
 		for reply.Next() {
 			switch reply.Type() {

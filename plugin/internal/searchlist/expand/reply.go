@@ -73,7 +73,7 @@ func messageReply(m *dns.Msg, question dns.Question, err error) *reply {
 		plain.Rcode = dns.RcodeServerFailure
 	}
 	packed, problem := plain.Pack()
-	if problem == nil && !isComplete(packed) {
+	if _, whole := wire.ReadBody(nil, packed); problem == nil && (!whole || wire.QuestionEnd(packed) == 0) {
 		problem = errMalformed
 	}
 	if problem != nil {
@@ -93,15 +93,6 @@ func messageReply(m *dns.Msg, question dns.Question, err error) *reply {
 
 // errMalformed is the error of a reply that package dns packs and does not unpack, such as one with a name of more than 255 bytes.
 var errMalformed = errors.New("malformed reply")
-
-// isComplete reports whether the question and all records of a message can be read.
-func isComplete(b []byte) bool {
-	r := wire.Records(b)
-	for r.Next() {
-		continue
-	}
-	return wire.QuestionEnd(b) > 0 && r.IsComplete()
-}
 
 func isOPT(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT }
 
