@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 )
 
-// gate is a TCP proxy before an API server. It counts the bytes that the client receives.
+// gate is a TCP proxy before an API server. It counts the bytes that it sends to the client.
 type gate struct {
 	address, backend string
-	received         atomic.Int64 // by the client
+	received         atomic.Int64 // by the client, or about to be
 
 	mu       sync.Mutex
 	listener net.Listener // nil while connections are refused
@@ -124,11 +124,11 @@ func (g *gate) forward(to, from net.Conn, count *atomic.Int64) {
 			return
 		}
 		if n > 0 {
+			if count != nil {
+				count.Add(int64(n)) // before the client has the bytes and may read the count
+			}
 			if _, err := to.Write(buffer[:n]); err != nil {
 				return
-			}
-			if count != nil {
-				count.Add(int64(n))
 			}
 		}
 		if err != nil {
