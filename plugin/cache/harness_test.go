@@ -20,6 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // testCache is a cache with a clock and an upstream of its own.
@@ -190,7 +191,7 @@ func addOption(m *dns.Msg, data []byte) {
 		m.SetEdns0(1232, false)
 	}
 	opt := m.IsEdns0()
-	opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: data})
+	opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: wire.OptionSearchList, Data: data})
 }
 
 // searchData returns the option's data for suffixes separated by commas, none for "".
@@ -285,7 +286,7 @@ func brief(m *dns.Msg) string {
 			if opt, ok := rr.(*dns.OPT); ok {
 				text := "OPT"
 				for _, o := range opt.Option {
-					if local, ok := o.(*dns.EDNS0_LOCAL); ok && local.Code == searchlist.OptionCode {
+					if local, ok := o.(*dns.EDNS0_LOCAL); ok && local.Code == wire.OptionSearchList {
 						suffixes, _ := searchlist.ParseSuffixes(local.Data)
 						text += " tried:" + strings.Join(suffixes, ",")
 						continue

@@ -49,7 +49,7 @@ func storedOptions(m *dns.Msg) *dns.OPT {
 			case *dns.EDNS0_EDE:
 				stored.Option = append(stored.Option, o)
 			case *dns.EDNS0_LOCAL:
-				if o.Code == searchlist.OptionCode {
+				if o.Code == wire.OptionSearchList {
 					stored.Option = append(stored.Option, o)
 				}
 			}
@@ -62,7 +62,7 @@ func storedOptions(m *dns.Msg) *dns.OPT {
 }
 
 // maxSearchOption is the maximum length of a search list's option in bytes.
-const maxSearchOption = wire.OptionLen + searchlist.MaxOption
+const maxSearchOption = wire.OptionLen + wire.MaxSearchList
 
 // replyOptions are the options of a reply that concern the answer: its OPT record concerns one hop (RFC 6891 section 6.2.1).
 type replyOptions struct {
@@ -94,7 +94,7 @@ func readOptions(dst, options, search []byte) (o replyOptions, valid bool) {
 			if errors++; errors <= maxErrors {
 				dst = appendError(dst, data)
 			}
-		case code == searchlist.OptionCode && search != nil:
+		case code == wire.OptionSearchList && search != nil:
 			valid = valid && !o.tried && searchlist.ValidReply(data, search)
 			o.tried, o.allDenied = true, len(data) == 0
 			dst = searchlist.AppendOption(dst, data)
@@ -120,7 +120,7 @@ func unpackOptions(b []byte) (options []dns.EDNS0) {
 		if !ok {
 			break
 		}
-		if code == searchlist.OptionCode {
+		if code == wire.OptionSearchList {
 			options = append(options, &dns.EDNS0_LOCAL{Code: code, Data: slices.Clone(data)})
 		} else {
 			options = append(options, &dns.EDNS0_EDE{InfoCode: binary.BigEndian.Uint16(data), ExtraText: string(data[2:])})

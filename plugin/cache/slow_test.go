@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // The judgement of replies by package dns and by CoreDNS's package response: the readable version of examine and entryFor.
@@ -200,7 +201,7 @@ func (q *clientQuery) slowTakeOptions(m *dns.Msg) (options []dns.EDNS0) {
 				}
 				options = append(options, o)
 			case *dns.EDNS0_LOCAL:
-				if o.Code == searchlist.OptionCode && q.Search != nil {
+				if o.Code == wire.OptionSearchList && q.Search != nil {
 					options = append(options, o)
 				}
 			}
@@ -242,7 +243,7 @@ func (c *Cache) slowAnsweredQuery(q *clientQuery, options []dns.EDNS0) (answered
 	return &alone, true
 }
 
-func isSearchList(o dns.EDNS0) bool { return o.Option() == searchlist.OptionCode }
+func isSearchList(o dns.EDNS0) bool { return o.Option() == wire.OptionSearchList }
 
 // slowStoreDenials stores NXDOMAIN for each candidate of a search list, if a stored reply denies all of them: for clients
 // that try the list themselves. A reply that depends on generations does not have those of the single names.

@@ -19,6 +19,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // explainer implements explain.Server with the listeners of the process.
@@ -105,7 +106,7 @@ func packetOf(q explain.Query) (*dns.Msg, []byte, error) {
 			return nil, nil, fmt.Errorf("node %q with zone %q: %w", q.Node, q.Zone, errInvalidCaller)
 		}
 		opt := m.IsEdns0()
-		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: data})
+		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: data})
 	}
 	packet, err := m.Pack()
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/push/pushtest"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -142,18 +143,18 @@ func (c *sessionClient) invalidated() []uint64 {
 // notify makes a query request notification.
 func notify(m *dns.Msg) {
 	m.SetEdns0(1232, false)
-	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: dso.OptionCode})
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: wire.OptionNotify})
 }
 
 // fromCaller adds the name of a caller to a query with EDNS.
 func fromCaller(m *dns.Msg) {
 	data, _ := caller.Append(nil, "node", "")
-	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: data})
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: data})
 }
 
 // fromMalformed adds a caller option without a name.
 func fromMalformed(m *dns.Msg) {
-	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{7}})
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: []byte{7}})
 }
 
 // ask sends a query and returns the answer, which is the next message, with its handles.
@@ -183,7 +184,7 @@ func (c *sessionClient) answer(b []byte) (m *dns.Msg, handles []uint64) {
 	}
 	if opt := m.IsEdns0(); opt != nil {
 		for _, o := range opt.Option {
-			if local, ok := o.(*dns.EDNS0_LOCAL); ok && local.Code == dso.OptionCode {
+			if local, ok := o.(*dns.EDNS0_LOCAL); ok && local.Code == wire.OptionNotify {
 				if handles, ok = dso.ReadHandles(handles, local.Data); !ok {
 					c.t.Fatalf("option % x", local.Data)
 				}

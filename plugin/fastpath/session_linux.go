@@ -14,7 +14,6 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
-	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -289,7 +288,7 @@ func (c *connection) endAdvanced(e *answers.Entry, handles []uint64) (ended []ui
 
 // appendHandles appends the option with handles to the options of an OPT record.
 func appendHandles(options []byte, handles []uint64) []byte {
-	options = binary.BigEndian.AppendUint16(options, dso.OptionCode)
+	options = binary.BigEndian.AppendUint16(options, wire.OptionNotify)
 	options = binary.BigEndian.AppendUint16(options, uint16(8*len(handles))) // #nosec G115 -- at most dso.MaxHandles
 	return dso.AppendHandles(options, handles)
 }
@@ -404,7 +403,7 @@ func (n *notifiedReply) find(l *lookup, reply []byte, now time.Duration) bool {
 	if l.find(n.server, n.query, n.client, now) {
 		return true
 	}
-	_, listed := wire.MessageOption(reply, searchlist.OptionCode)
+	_, listed := wire.MessageOption(reply, wire.OptionSearchList)
 	l.single = l.query.Search != nil && !listed
 	return l.single && l.find(n.server, n.query, n.client, now)
 }

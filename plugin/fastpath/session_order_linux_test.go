@@ -17,6 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -392,7 +393,7 @@ func TestIgnoredSearchList(t *testing.T) {
 	c := dialSession(t, address)
 	list, _ := searchlist.AppendSuffixes(nil, []string{"example.", "org."})
 	withList := func(m *dns.Msg) {
-		m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: list})
+		m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: wire.OptionSearchList, Data: list})
 	}
 	for range 2 {
 		if m, handles := c.ask("ignored.example.", notify, withList); len(m.Answer) != 3 || len(handles) != 1 {

@@ -8,8 +8,6 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/dso"
-	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -20,12 +18,12 @@ const ednsRoom = dns.MinMsgSize + wire.OPTLen
 // newCaller returns the EDNS option with node and zone of the caller, in wire form.
 func newCaller(node, zone string) ([]byte, bool) {
 	data, ok := caller.Append(nil, node, zone)
-	return wire.AppendOption(nil, caller.Code, data), ok
+	return wire.AppendOption(nil, wire.OptionCaller, data), ok
 }
 
 // isOurs reports whether an option is for cluster DNS only.
 func isOurs(code uint16) bool {
-	return code == caller.Code || code == searchlist.OptionCode || code == dso.OptionCode
+	return code == wire.OptionCaller || code == wire.OptionSearchList || code == wire.OptionNotify
 }
 
 // isHop reports whether an option is between two servers only: ours, edns-tcp-keepalive (RFC 7828 section 3.2.1) and a cookie
@@ -35,10 +33,10 @@ func isHop(code uint16) bool {
 }
 
 // isHopOnly is isHop for a reply to a query with a search list: the client receives its result.
-func isHopOnly(code uint16) bool { return isHop(code) && code != searchlist.OptionCode }
+func isHopOnly(code uint16) bool { return isHop(code) && code != wire.OptionSearchList }
 
 // isOursOnly is isHopOnly for a signed reply.
-func isOursOnly(code uint16) bool { return isOurs(code) && code != searchlist.OptionCode }
+func isOursOnly(code uint16) bool { return isOurs(code) && code != wire.OptionSearchList }
 
 // hopOf returns a function that reports whether an option of a message is not forwarded: isHop, but a signed message keeps
 // options that are not ours (RFC 8945 section 5.5). The caller of a client is dropped, signed or not, since clients could set

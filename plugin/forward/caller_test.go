@@ -11,7 +11,6 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -22,7 +21,7 @@ const nodeA = "\x01\x06node-a\x06zone-1"
 
 // spoof returns the option of a client that names another node.
 func spoof() dns.EDNS0 {
-	return &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte("\x01\x06node-b")}
+	return &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: []byte("\x01\x06node-b")}
 }
 
 func cookie() dns.EDNS0 { return &dns.EDNS0_COOKIE{Cookie: "0011223344556677"} }
@@ -53,7 +52,7 @@ func callersOf(m *dns.Msg) (all []string) {
 	for _, rr := range m.Extra {
 		if o, ok := rr.(*dns.OPT); ok {
 			for _, option := range o.Option {
-				if local, ok := option.(*dns.EDNS0_LOCAL); ok && local.Code == caller.Code {
+				if local, ok := option.(*dns.EDNS0_LOCAL); ok && local.Code == wire.OptionCaller {
 					all = append(all, string(local.Data))
 				}
 			}

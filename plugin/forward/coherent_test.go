@@ -17,7 +17,6 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
@@ -196,7 +195,7 @@ func (c *sessionConn) answer(r *dns.Msg) {
 		reply.SetEdns0(1232, false)
 		if hasOption(opt, isNotify) {
 			data := dso.AppendHandles(nil, []uint64{handle})
-			reply.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: dso.OptionCode, Data: data}}
+			reply.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionNotify, Data: data}}
 		}
 	}
 	packed, err := reply.Pack()
@@ -209,7 +208,7 @@ func (c *sessionConn) answer(r *dns.Msg) {
 	c.write(packed)
 }
 
-func isNotify(code uint16) bool { return code == dso.OptionCode }
+func isNotify(code uint16) bool { return code == wire.OptionNotify }
 
 func isKeepAlive(code uint16) bool { return code == dns.EDNS0TCPKEEPALIVE }
 
@@ -228,7 +227,7 @@ func notifyOptions(m *dns.Msg) (n int) {
 // withNotify adds the client's own request for notification to a query.
 func withNotify(m *dns.Msg) *dns.Msg {
 	m.SetEdns0(1232, false)
-	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: dso.OptionCode, Data: []byte{1, 2}})
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: wire.OptionNotify, Data: []byte{1, 2}})
 	return m
 }
 
@@ -313,7 +312,7 @@ func TestCoherent(t *testing.T) {
 			}
 			for i, m := range s.seen.all() {
 				if opt := m.IsEdns0(); opt == nil || notifyOptions(m) != 1 || len(opt.Option[len(opt.Option)-1].(*dns.EDNS0_LOCAL).Data) > 0 ||
-					hasOption(opt, func(code uint16) bool { return code == caller.Code }) != (f.caller != nil) {
+					hasOption(opt, func(code uint16) bool { return code == wire.OptionCaller }) != (f.caller != nil) {
 					t.Errorf("query %d is not with one empty request for notification:\n%v", i, m)
 				}
 			}
@@ -470,7 +469,7 @@ func TestCoherent_Mixed(t *testing.T) {
 func withRoom(reply, r *dns.Msg) *dns.Msg {
 	if r.IsEdns0() != nil {
 		reply.SetEdns0(1232, false)
-		reply.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: dso.OptionCode, Data: make([]byte, 8)}}
+		reply.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionNotify, Data: make([]byte, 8)}}
 	}
 	return reply
 }

@@ -8,8 +8,6 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
-	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -110,10 +108,10 @@ func (c *config) withOptions(m *dns.Msg) *dns.Msg {
 	m = m.Copy().SetEdns0(ednsRoom, false)
 	opt := m.IsEdns0()
 	if c.caller != nil {
-		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: c.caller[wire.OptionLen:]})
+		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: c.caller[wire.OptionLen:]})
 	}
 	if c.coherent {
-		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: dso.OptionCode})
+		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: wire.OptionNotify})
 	}
 	return m
 }

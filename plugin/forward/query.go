@@ -9,7 +9,6 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -125,7 +124,7 @@ func (x *exchange) queryFor(a *attempt, overUDP bool) []byte {
 }
 
 // notifyOption is the option that requests notification.
-var notifyOption = wire.AppendOption(nil, dso.OptionCode, nil)
+var notifyOption = wire.AppendOption(nil, wire.OptionNotify, nil)
 
 // withOptions appends the query with the options for cluster DNS to b, which is empty; see addOptions. It returns an empty
 // one if the query has no room for them.

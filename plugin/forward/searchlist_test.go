@@ -6,7 +6,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // podList is the search list in a client's query, and matched the option in the reply to it.
@@ -15,14 +15,14 @@ const (
 	matched = "\x01z\x00"
 )
 
-func list() dns.EDNS0 { return &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: []byte(podList)} }
+func list() dns.EDNS0 { return &dns.EDNS0_LOCAL{Code: wire.OptionSearchList, Data: []byte(podList)} }
 
 // listsOf returns the data of the search list options in all OPT records.
 func listsOf(m *dns.Msg) (all []string) {
 	for _, rr := range m.Extra {
 		if o, ok := rr.(*dns.OPT); ok {
 			for _, option := range o.Option {
-				if local, ok := option.(*dns.EDNS0_LOCAL); ok && local.Code == searchlist.OptionCode {
+				if local, ok := option.(*dns.EDNS0_LOCAL); ok && local.Code == wire.OptionSearchList {
 					all = append(all, string(local.Data))
 				}
 			}
@@ -36,7 +36,7 @@ func tries(r *dns.Msg) *dns.Msg {
 	m := addressReply(r)
 	if r.IsEdns0() != nil {
 		m.SetEdns0(1232, r.IsEdns0().Do())
-		m.IsEdns0().Option = []dns.EDNS0{spoof(), &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: []byte(matched)}, &dns.EDNS0_NSID{Nsid: "ab"}}
+		m.IsEdns0().Option = []dns.EDNS0{spoof(), &dns.EDNS0_LOCAL{Code: wire.OptionSearchList, Data: []byte(matched)}, &dns.EDNS0_NSID{Nsid: "ab"}}
 	}
 	return m
 }
@@ -53,7 +53,7 @@ func TestSearch(t *testing.T) {
 		"with EDNS":                {func() []dns.RR { return []dns.RR{optOf(cookie())} }, nil, nil},
 		"with a list":              {func() []dns.RR { return []dns.RR{optOf(list())} }, []string{podList}, []string{matched}},
 		"with a list among others": {func() []dns.RR { return []dns.RR{optOf(cookie(), list(), spoof(), &dns.EDNS0_TCP_KEEPALIVE{})} }, []string{podList}, []string{matched}},
-		"with an empty list":       {func() []dns.RR { return []dns.RR{optOf(&dns.EDNS0_LOCAL{Code: searchlist.OptionCode})} }, []string{""}, []string{matched}},
+		"with an empty list":       {func() []dns.RR { return []dns.RR{optOf(&dns.EDNS0_LOCAL{Code: wire.OptionSearchList})} }, []string{""}, []string{matched}},
 		"with two lists":           {func() []dns.RR { return []dns.RR{optOf(list(), cookie(), list())} }, nil, nil},
 	}
 	for way, start := range carried {

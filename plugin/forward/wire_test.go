@@ -17,7 +17,6 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
-	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -277,7 +276,7 @@ func TestParity(t *testing.T) {
 		"silent":               {one("read_timeout 100ms\ntimeout 5s\nmax_connect_attempts 1"), []scripted{always(silence)}, several("a.example.")[:2]},
 		"caller":               {one("caller node-a zone-1"), []scripted{always(withOptions)}, several("a.example.", "b.example.")},
 		"caller over TCP":      {one("force_tcp\ncaller node-a zone-1"), []scripted{always(tries)}, several("a.example.", "b.example.")},
-		"search list":          {one("force_tcp\ncaller node-a"), []scripted{always(tries)}, []func() (*dns.Msg, bool){ordinary("a.example.", false, list()), ordinary("a.other.", false, list()), ordinary("a.example.", true, list(), spoof()), ordinary("a.example.", true, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode})}},
+		"search list":          {one("force_tcp\ncaller node-a"), []scripted{always(tries)}, []func() (*dns.Msg, bool){ordinary("a.example.", false, list()), ordinary("a.other.", false, list()), ordinary("a.example.", true, list(), spoof()), ordinary("a.example.", true, &dns.EDNS0_LOCAL{Code: wire.OptionSearchList})}},
 		"refusal of caller": {one("force_tcp\ncaller node-a"), []scripted{always(func(r *dns.Msg) *dns.Msg {
 			if len(callersOf(r)) > 0 {
 				return coded(dns.RcodeFormatError)(r)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
@@ -200,7 +201,7 @@ func optionOf(r *dns.Msg) (data []byte) {
 	}
 	for _, o := range opt.Option {
 		local, ok := o.(*dns.EDNS0_LOCAL)
-		if !ok || local.Code != caller.Code {
+		if !ok || local.Code != wire.OptionCaller {
 			continue
 		}
 		if data != nil {

@@ -18,8 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
@@ -218,7 +218,7 @@ func TestSearch_Malformed(t *testing.T) {
 			want := direct(t, k, r.Copy(), "10.240.0.1")
 			r.SetEdns0(1232, false)
 			for _, data := range c.data {
-				r.IsEdns0().Option = append(r.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: data})
+				r.IsEdns0().Option = append(r.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: wire.OptionSearchList, Data: data})
 			}
 			m := direct(t, k, r, "10.240.0.1")
 			if tried := resultOf(m) != notTried; tried != c.tried {
@@ -457,7 +457,7 @@ func TestSearch_Topology(t *testing.T) {
 func asNodeNamed(t testing.TB, node, name string) *dns.Msg {
 	r := new(dns.Msg).SetQuestion(name, dns.TypeA)
 	r.SetEdns0(1232, false)
-	r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: naming(t, node, "")}}
+	r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: naming(t, node, "")}}
 	return r
 }
 

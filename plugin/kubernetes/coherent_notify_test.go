@@ -11,9 +11,9 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -264,7 +264,7 @@ func withCaller(t testing.TB, r *dns.Msg, node string) {
 	t.Helper()
 	node, zone, _ := strings.Cut(node, "/")
 	r.SetEdns0(1232, false)
-	r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: naming(t, node, zone)}}
+	r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: naming(t, node, zone)}}
 }
 
 // TestNotified_Amid has a Service replaced or created at each moment of a lookup: the answer is stored, so that it has handles. It

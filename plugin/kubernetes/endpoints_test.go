@@ -19,6 +19,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
@@ -116,7 +117,7 @@ func askAs(t testing.TB, k *Kubernetes, from, owner string, qtype uint16, option
 	if options != nil {
 		r.SetEdns0(1232, false)
 		for _, data := range options {
-			r.IsEdns0().Option = append(r.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: data})
+			r.IsEdns0().Option = append(r.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: data})
 		}
 	}
 	w := dnstest.NewRecorder(&test.ResponseWriter{RemoteIP: from})
@@ -441,7 +442,7 @@ func TestMetadata_Caller(t *testing.T) {
 			r := test.Case{Qname: "example.org.", Qtype: dns.TypeA}.Msg()
 			if c.option != nil {
 				r.SetEdns0(1232, false)
-				r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: c.option}}
+				r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: c.option}}
 			}
 			ctx = k.Metadata(ctx, request.Request{W: &test.ResponseWriter{RemoteIP: c.from}, Req: r})
 			r.Extra = nil // as the server does before it logs the query

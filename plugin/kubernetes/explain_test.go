@@ -17,8 +17,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
@@ -39,7 +39,7 @@ func (q explainedQuery) send(t testing.TB, k *Kubernetes, trace *explain.Trace) 
 	r := test.Case{Qname: name + ".cluster.local.", Qtype: dns.StringToType[qtype]}.Msg()
 	if q.option != nil {
 		r.SetEdns0(1232, false)
-		r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: q.option}}
+		r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: q.option}}
 	}
 	if q.list != nil {
 		r = withList(t, r, q.list...)

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
@@ -267,7 +267,7 @@ func TestClusterset_TopologyCountsCallers(t *testing.T) {
 		}
 		r := questionFor(t, name+".shop"+inSet+" A")
 		r.SetEdns0(1232, false)
-		r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: naming(t, "n1", "")}}
+		r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: naming(t, "n1", "")}}
 		if e := s.storedFor(t, r); e == nil || (e.Views != nil) != views {
 			t.Errorf("%s: the entry is %+v, want one by callers: %t", name, e, views)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -131,7 +132,7 @@ func (n *nodesApart) query(r *rand.Rand) (query []byte, from client, node int, e
 		from.address = fmt.Sprintf("10.%d.0.9", 101+r.IntN(apartNodes)) // of any node: the option takes precedence
 		data, _ := caller.Append(nil, fmt.Sprint("n", node), pick(r, []string{"", fmt.Sprint("z", node)}))
 		m.SetEdns0(1232, false)
-		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: data}}
+		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: data}}
 	}
 	if r.IntN(3) == 0 { // with a search list whose first candidate does not exist or has no endpoint for the caller
 		list := pick(r, [][]string{{"team.svc.cluster.local.", "shop.svc.cluster.local."}, {"none.shop.svc.cluster.local.", "shop.svc.cluster.local."}, {"shop.svc.cluster.local.", "svc.cluster.local."}})
@@ -249,7 +250,7 @@ func asNode(node int, name string) *dns.Msg {
 	data, _ := caller.Append(nil, fmt.Sprint("n", node), "")
 	r := new(dns.Msg).SetQuestion(name, dns.TypeA)
 	r.SetEdns0(1232, false)
-	r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: data}}
+	r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: data}}
 	return r
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
@@ -86,7 +87,7 @@ func nameCaller(r *rand.Rand, m *dns.Msg) {
 		opt = m.IsEdns0()
 	}
 	for _, data := range all {
-		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: data})
+		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: data})
 	}
 }
 

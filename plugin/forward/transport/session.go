@@ -335,14 +335,14 @@ func (c *conn) voucher(query, reply []byte, sent time.Time) *vouch.Voucher {
 		}
 		return c.pool.withoutSession()
 	}
-	data, ok := wire.MessageOption(reply, dso.OptionCode)
+	data, ok := wire.MessageOption(reply, wire.OptionNotify)
 	if !ok || len(data) == 0 {
 		if sent.Before(s.openedAt) {
 			return c.pool.withoutSession()
 		}
 		return nil
 	}
-	if _, requested := wire.MessageOption(query, dso.OptionCode); !requested {
+	if _, requested := wire.MessageOption(query, wire.OptionNotify); !requested {
 		return nil
 	}
 	handles, ok := dso.ReadHandles(s.handles[:0], data)

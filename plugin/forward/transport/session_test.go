@@ -115,7 +115,7 @@ func answerWith(query []byte, handles ...uint64) []byte {
 	data := dso.AppendHandles(nil, handles)
 	reply = append(reply, 0, 0, wire.TypeOPT, 4, 208, 0, 0, 0, 0)
 	reply = binary.BigEndian.AppendUint16(reply, uint16(4+len(data)))
-	reply = binary.BigEndian.AppendUint16(reply, dso.OptionCode)
+	reply = binary.BigEndian.AppendUint16(reply, wire.OptionNotify)
 	return append(binary.BigEndian.AppendUint16(reply, uint16(len(data))), data...)
 }
 

@@ -6,8 +6,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -16,7 +14,7 @@ import (
 const MaxQuery = wire.HeaderLen + wire.MaxName + wire.TypeClassLen + wire.OPTLen
 
 // maxOptions is the maximum length in bytes of the EDNS options that Parse accepts.
-const maxOptions = wire.OptionLen + caller.MaxData + wire.OptionLen + searchlist.MaxOption + wire.OptionLen
+const maxOptions = wire.OptionLen + wire.MaxCaller + wire.OptionLen + wire.MaxSearchList + wire.OptionLen
 
 // Query has the header flags, the question and the EDNS fields of a query. The name is in the query's bytes at wire.HeaderLen.
 type Query struct {
@@ -30,9 +28,9 @@ type Query struct {
 	CD      bool   // checking disabled
 	AD      bool   // authenticated data is understood, RFC 6840 section 5.7
 	Upper   bool   // the name has upper-case letters
-	Notify  bool   // the client requests notification when the answer ends (dso.OptionCode)
-	Caller  int    // offset in the query of the data of option caller.Code; 0 without one
-	Search  []byte // the data of option searchlist.OptionCode, a slice of the query or message; nil without one
+	Notify  bool   // the client requests notification when the answer ends (wire.OptionNotify)
+	Caller  int    // offset in the query of the data of option wire.OptionCaller; 0 without one
+	Search  []byte // the data of option wire.OptionSearchList, a slice of the query or message; nil without one
 }
 
 // Parse parses an ordinary query: opcode QUERY, no flags except RD, AD and CD, one question of class IN, at most one
@@ -102,11 +100,11 @@ func (q *Query) parseOptions(opt []byte) bool {
 		switch {
 		case !ok:
 			return false
-		case code == caller.Code && q.Caller == 0:
+		case code == wire.OptionCaller && q.Caller == 0:
 			q.Caller = start + len(opt) - len(options) + wire.OptionLen
-		case code == searchlist.OptionCode && q.Search == nil && len(data) <= searchlist.MaxOption:
+		case code == wire.OptionSearchList && q.Search == nil && len(data) <= wire.MaxSearchList:
 			q.Search = slices.Clip(data)
-		case code == dso.OptionCode && !q.Notify && len(data) == 0:
+		case code == wire.OptionNotify && !q.Notify && len(data) == 0:
 			q.Notify = true
 		default:
 			return false
@@ -146,7 +144,7 @@ func (q *Query) Limit() int {
 // FromMsg sets the query from a message and appends its packed header and question to buf, which must be empty with a
 // capacity of MaxQuery. Any class is accepted; of the options, only Search is set. FromMsg returns false, since
 // the reply is for its client only, unless the message isPlain with a valid name, at most one search list of at most
-// searchlist.MaxOption bytes, and no option that may change the answer without being in the key, such as a client
+// wire.MaxSearchList bytes, and no option that may change the answer without being in the key, such as a client
 // subnet (RFC 7871).
 func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 	if !isPlain(m) || cap(buf) < MaxQuery {
@@ -178,7 +176,7 @@ func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 	}
 	if searchlist.HasOption(m) {
 		var one bool
-		if q.Search, one = searchlist.OptionOf(m); !one || len(q.Search) > searchlist.MaxOption {
+		if q.Search, one = searchlist.OptionOf(m); !one || len(q.Search) > wire.MaxSearchList {
 			return nil, false
 		}
 	}
@@ -225,7 +223,7 @@ func RemoveHop(opt *dns.OPT) {
 // list is in the key, and a notification changes no answer.
 func isOurs(option uint16) bool {
 	switch option {
-	case caller.Code, searchlist.OptionCode, dso.OptionCode:
+	case wire.OptionCaller, wire.OptionSearchList, wire.OptionNotify:
 		return true
 	}
 	return false
@@ -265,7 +263,7 @@ const numberLen = 4
 
 // MaxKey is the maximum length of a key in bytes, without the names of a view's node and zone: a key with them fits unless it
 // also has a long name or a long search list.
-const MaxKey = keyHead + wire.MaxName + 1 + searchlist.MaxOption + numberLen + numberLen
+const MaxKey = keyHead + wire.MaxName + 1 + wire.MaxSearchList + numberLen + numberLen
 
 // AppendKey appends the key of the query's answer to dst: the keyspace, type, class, the flags DO and CD, the name in
 // lower case, and the search list.

@@ -40,7 +40,7 @@ func edns(size uint16, do bool) func(*dns.Msg) {
 func withCallers(data ...[]byte) func(*dns.Msg) {
 	options := make([]dns.EDNS0, len(data))
 	for i, d := range data {
-		options[i] = &dns.EDNS0_LOCAL{Code: caller.Code, Data: d}
+		options[i] = &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: d}
 	}
 	return withOptions(options...)
 }
@@ -55,7 +55,7 @@ func withSearchLists(data ...string) func(*dns.Msg) {
 }
 
 func searchList(data string) dns.EDNS0 {
-	return &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: []byte(data)}
+	return &dns.EDNS0_LOCAL{Code: wire.OptionSearchList, Data: []byte(data)}
 }
 
 // withOptions adds an OPT record with options.
@@ -77,7 +77,7 @@ func longestCaller(t testing.TB) []byte {
 }
 
 // longestList is the data of a search list of the maximum length. Parse does not check that they are valid suffixes.
-var longestList = strings.Repeat("s", searchlist.MaxOption)
+var longestList = strings.Repeat("s", wire.MaxSearchList)
 
 // longest is a name of 255 bytes in wire form, tooLong one of 256.
 var (
@@ -130,15 +130,15 @@ func TestParse(t *testing.T) {
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Search: []byte{}},
 		},
 		"caller and search list": {
-			newQuery(t, "a.", 1, withOptions(&dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}}, searchList("\x01b\x00"))),
+			newQuery(t, "a.", 1, withOptions(&dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: []byte{1, 1, 'n'}}, searchList("\x01b\x00"))),
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 34, Search: []byte("\x01b\x00")},
 		},
 		"search list and caller": {
-			newQuery(t, "a.", 1, withOptions(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})),
+			newQuery(t, "a.", 1, withOptions(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: []byte{1, 1, 'n'}})),
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 41, Search: []byte("\x01b\x00")},
 		},
 		"longest of both": {
-			newQuery(t, longest, 1, withOptions(searchList(longestList), &dns.EDNS0_LOCAL{Code: caller.Code, Data: longestCaller(t)})),
+			newQuery(t, longest, 1, withOptions(searchList(longestList), &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: longestCaller(t)})),
 			Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 545, Search: []byte(longestList)},
 		},
 		"every field": {newQuery(t, longest, 1, edns(65535, true)), Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 65535, DO: true}},
@@ -243,9 +243,9 @@ func slowParse(t *testing.T, m *dns.Msg) (q Query, callerData []byte) {
 	for _, option := range opt.Option {
 		local, ok := option.(*dns.EDNS0_LOCAL)
 		switch {
-		case ok && local.Code == caller.Code && q.Caller == 0:
+		case ok && local.Code == wire.OptionCaller && q.Caller == 0:
 			q.Caller, callerData = at+4, local.Data
-		case ok && local.Code == searchlist.OptionCode && q.Search == nil && len(local.Data) <= searchlist.MaxOption:
+		case ok && local.Code == wire.OptionSearchList && q.Search == nil && len(local.Data) <= wire.MaxSearchList:
 			q.Search = append([]byte{}, local.Data...)
 		default:
 			t.Fatalf("accepted the options %v", opt.Option)
@@ -325,8 +325,8 @@ func addQueries(f *testing.F) {
 	f.Add(newQuery(f, longest, dns.TypeSRV, withCallers(longestCaller(f))))
 	f.Add(newQuery(f, "a.", dns.TypeSRV, withCallers(longestCaller(f), []byte{1, 1, 'n'})))
 	f.Add(newQuery(f, longest, dns.TypeSRV, withSearchLists(longestList)))
-	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})))
-	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(&dns.EDNS0_LOCAL{Code: caller.Code}, searchList(""))))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: []byte{1, 1, 'n'}})))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(&dns.EDNS0_LOCAL{Code: wire.OptionCaller}, searchList(""))))
 }
 
 func FuzzParse(f *testing.F) {
@@ -399,7 +399,7 @@ func isOrdinary(m *dns.Msg) bool {
 	}
 	if opt := m.IsEdns0(); opt != nil {
 		opt.Hdr.Ttl &= wire.DO
-		opt.Option = slices.DeleteFunc(opt.Option, func(o dns.EDNS0) bool { return o.Option() != searchlist.OptionCode })
+		opt.Option = slices.DeleteFunc(opt.Option, func(o dns.EDNS0) bool { return o.Option() != wire.OptionSearchList })
 	}
 	b, err := m.Pack()
 	return err == nil && new(Query).Parse(b)
@@ -576,7 +576,7 @@ func TestParseAllocatesNothing(t *testing.T) {
 		"plain":   newQuery(t, "svc.example.", dns.TypeA, nil),
 		"upper":   newQuery(t, "Svc.Example.", dns.TypeA, edns(1232, true)),
 		"long":    newQuery(t, longest, dns.TypeA, edns(1232, true)),
-		"options": newQuery(t, longest, dns.TypeA, withOptions(searchList(longestList), &dns.EDNS0_LOCAL{Code: caller.Code, Data: longestCaller(t)})),
+		"options": newQuery(t, longest, dns.TypeA, withOptions(searchList(longestList), &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: longestCaller(t)})),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var q Query

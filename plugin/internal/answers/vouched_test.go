@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -479,7 +480,7 @@ func FuzzFromKey(f *testing.F) {
 			return
 		}
 		key := q.AppendKey(nil, 7, b)
-		if !checkFromKey(t, key) && len(q.Search) <= searchlist.MaxOption {
+		if !checkFromKey(t, key) && len(q.Search) <= wire.MaxSearchList {
 			t.Fatalf("no query for key %x of query %x", key, b)
 		}
 	})

@@ -128,7 +128,7 @@ type ZoneOwner interface {
 // NameAwaiter is a plugin for some of whose names queries wait until the names exist.
 type NameAwaiter interface {
 	// AwaitName reports whether queries for the addresses or the services of a name wait at present, and for what. The name is
-	// in wire form and lower case; suffixes is the search list of the query, the data of searchlist.OptionCode, or nil. It does
+	// in wire form and lower case; suffixes is the search list of the query, the data of wire.OptionSearchList, or nil. It does
 	// not block.
 	AwaitName(name, suffixes []byte) (NameWait, bool)
 	// WaitCounters returns the counters of the waiting queries.

@@ -1,5 +1,6 @@
-// Package caller has the EDNS option in which a node's cache sends the name of its node, and the node's zone, to cluster
-// DNS. Input and output are bytes. It imports no sockets, no plugins and no other package of the project.
+// Package caller has the data of the EDNS option wire.OptionCaller, in which a node's cache sends the name of its node, and
+// the node's zone, to cluster DNS. Input and output are bytes. It imports no sockets, no plugins and no other package of the
+// project.
 //
 // The option's data are a version, 1; the name of the node with its length; and optionally the zone of the node with its
 // length:
@@ -12,18 +13,13 @@
 // of nodes (a-z, 0-9, - and .) and in values of labels (letters, digits, -, _ and .) are valid, since both are logged.
 package caller
 
-// Code is the option's code, one of those for local use (RFC 6891 section 9).
-const Code = 65313
-
 // version is the first byte of the data.
 const version = 1
 
-// Maximum lengths in bytes: of a node's name (RFC 1123 subdomain), of a zone (the value of a label), and of the option's
-// data.
+// Maximum lengths in bytes: of a node's name (RFC 1123 subdomain), and of a zone (the value of a label).
 const (
 	MaxNode = 253
 	MaxZone = 63
-	MaxData = 1 + 1 + MaxNode + 1 + MaxZone
 )
 
 // Append appends the option's data to dst. The zone may be empty. It returns false for an invalid name of a node or zone.

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // options are valid data, in the format of the package's comment.
@@ -70,8 +72,8 @@ func TestAppend(t *testing.T) {
 			if want := "before" + tt.data; !ok || string(got) != want {
 				t.Errorf("got %q, %t, want %q", got, ok, want)
 			}
-			if len(tt.data) > MaxData {
-				t.Errorf("%d bytes, MaxData is %d", len(tt.data), MaxData)
+			if len(tt.data) > wire.MaxCaller {
+				t.Errorf("%d bytes, wire.MaxCaller is %d", len(tt.data), wire.MaxCaller)
 			}
 		})
 	}
@@ -92,16 +94,16 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// TestMaxData asserts that the longest option has MaxData bytes.
-func TestMaxData(t *testing.T) {
+// TestMaxCaller asserts that the longest option has wire.MaxCaller bytes.
+func TestMaxCaller(t *testing.T) {
 	data, ok := Append(nil, strings.Repeat("n", MaxNode), strings.Repeat("z", MaxZone))
-	if !ok || len(data) != MaxData {
-		t.Errorf("%d bytes, %t, want %d", len(data), ok, MaxData)
+	if !ok || len(data) != wire.MaxCaller {
+		t.Errorf("%d bytes, %t, want %d", len(data), ok, wire.MaxCaller)
 	}
 }
 
 func TestDoesNotAllocate(t *testing.T) {
-	data, room := []byte("\x01\x02n1\x06zone-a"), make([]byte, 0, MaxData)
+	data, room := []byte("\x01\x02n1\x06zone-a"), make([]byte, 0, wire.MaxCaller)
 	ok := true
 	n := testing.AllocsPerRun(100, func() {
 		_, _, parsed := Parse(data)
@@ -161,7 +163,7 @@ func FuzzAppend(f *testing.F) {
 		if !ok {
 			return
 		}
-		if n, z, ok := Parse(data); !ok || string(n) != node || string(z) != zone || len(data) > MaxData {
+		if n, z, ok := Parse(data); !ok || string(n) != node || string(z) != zone || len(data) > wire.MaxCaller {
 			t.Fatalf("node %q, zone %q: data %x, parsed %q, %q, %t", node, zone, data, n, z, ok)
 		}
 	})

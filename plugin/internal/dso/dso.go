@@ -40,10 +40,6 @@ const (
 	Invalidate Type = 0xF8A2
 )
 
-// OptionCode is the code of the EDNS option that requests notification in a query, without data, and that has the handles
-// of the data which an answer depends on in a response.
-const OptionCode = 65315
-
 // Version is the version of the private TLVs.
 const Version = 1
 
@@ -262,7 +258,7 @@ func AppendInvalidate(b []byte, handles []uint64) []byte {
 	return AppendHandles(b, handles)
 }
 
-// AppendHandles appends handles, as option OptionCode of an answer has them.
+// AppendHandles appends handles, as option wire.OptionNotify of an answer has them.
 func AppendHandles(b []byte, handles []uint64) []byte {
 	for _, h := range handles {
 		b = binary.BigEndian.AppendUint64(b, h)

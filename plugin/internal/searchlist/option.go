@@ -8,8 +8,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-// OptionCode is the code of the EDNS option that carries a client's search list from a node's cache to cluster DNS, so
-// that one query is for all candidates. It is a code for local use (RFC 6891 section 9).
+// The EDNS option wire.OptionSearchList carries a client's search list from a node's cache to cluster DNS, so that one query is
+// for all candidates.
 //
 // In a query, the data are the suffixes in order, in wire form (RFC 1035 section 3.1) and lower case, without compression:
 //
@@ -21,19 +21,15 @@ import (
 //
 // In a reply, the option reports that the server has tried every candidate. The data are the suffix of the candidate
 // that the reply is for, or empty if no candidate has data of the type. A reply without the option is for QNAME alone.
-const OptionCode = 65314
 
-// MaxSuffixes is the maximum number of suffixes, MaxOption the maximum length of the option's data in bytes.
-const (
-	MaxSuffixes = 8
-	MaxOption   = 255
-)
+// MaxSuffixes is the maximum number of suffixes.
+const MaxSuffixes = 8
 
 // UDPSize is the UDP payload size in an OPT record added by WithOption, in bytes.
 const UDPSize = 1232
 
 // AppendSuffixes appends the option's data for suffixes to dst. The suffixes are in presentation form, fully qualified, in
-// any case. It returns false without suffixes, above MaxSuffixes or MaxOption, and for the root or an invalid name.
+// any case. It returns false without suffixes, above MaxSuffixes or wire.MaxSearchList, and for the root or an invalid name.
 func AppendSuffixes(dst []byte, suffixes []string) ([]byte, bool) {
 	if len(suffixes) == 0 || len(suffixes) > MaxSuffixes {
 		return dst, false
@@ -42,7 +38,7 @@ func AppendSuffixes(dst []byte, suffixes []string) ([]byte, bool) {
 	for _, s := range suffixes {
 		length += len(s) + 1
 	}
-	out, room := slices.Grow(dst, min(length, MaxOption)), MaxOption
+	out, room := slices.Grow(dst, min(length, wire.MaxSearchList)), wire.MaxSearchList
 	for _, s := range suffixes {
 		var name [wire.MaxName]byte
 		n, err := dns.PackDomainName(s, name[:], 0, nil, false)
@@ -58,7 +54,7 @@ func AppendSuffixes(dst []byte, suffixes []string) ([]byte, bool) {
 // ParseSuffixes returns the suffixes in an option's data, in presentation form; none for empty data. It returns false for
 // data that AppendSuffixes does not produce.
 func ParseSuffixes(data []byte) (suffixes []string, ok bool) {
-	if len(data) > MaxOption {
+	if len(data) > wire.MaxSearchList {
 		return nil, false
 	}
 	for at := 0; at < len(data); {
@@ -79,7 +75,7 @@ func ParseSuffixes(data []byte) (suffixes []string, ok bool) {
 // data, and for data that AppendSuffixes does not produce.
 func CutSuffix(data []byte) (suffix, rest []byte, ok bool) {
 	end := suffixEnd(data, 0)
-	if end < 2 || len(data) > MaxOption {
+	if end < 2 || len(data) > wire.MaxSearchList {
 		return nil, nil, false
 	}
 	return data[:end], data[end:], true
@@ -94,11 +90,13 @@ func suffixEnd(b []byte, at int) (end int) {
 }
 
 // AppendOption appends the option with data to dst, in the wire form of OPT records.
-func AppendOption(dst, data []byte) []byte { return wire.AppendOption(dst, OptionCode, data) }
+func AppendOption(dst, data []byte) []byte {
+	return wire.AppendOption(dst, wire.OptionSearchList, data)
+}
 
 // InOptions reports whether options, in the wire form of OPT records, include a search list.
 func InOptions(options []byte) bool {
-	_, ok := wire.FindOption(options, OptionCode)
+	_, ok := wire.FindOption(options, wire.OptionSearchList)
 	return ok
 }
 
@@ -135,7 +133,7 @@ func OptionOf(m *dns.Msg) (data []byte, ok bool) {
 	}
 	for _, o := range opt.Option {
 		local, ok := o.(*dns.EDNS0_LOCAL)
-		if !ok || local.Code != OptionCode {
+		if !ok || local.Code != wire.OptionSearchList {
 			continue
 		}
 		if data != nil {
@@ -151,7 +149,7 @@ func OptionOf(m *dns.Msg) (data []byte, ok bool) {
 // WithOption returns a copy of a message that has the option with data once. It adds an OPT record if there is none, and
 // shares all other parts with the message.
 func WithOption(m *dns.Msg, data []byte) *dns.Msg {
-	option := &dns.EDNS0_LOCAL{Code: OptionCode, Data: data}
+	option := &dns.EDNS0_LOCAL{Code: wire.OptionSearchList, Data: data}
 	own := m.IsEdns0()
 	out := *m
 	if own == nil {
@@ -181,4 +179,4 @@ func WithoutOption(m *dns.Msg) *dns.Msg {
 	return &out
 }
 
-func isOption(o dns.EDNS0) bool { return o.Option() == OptionCode }
+func isOption(o dns.EDNS0) bool { return o.Option() == wire.OptionSearchList }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // long returns a name with n bytes in wire form, up to 255, and labels of one letter or a few.
@@ -169,7 +171,7 @@ func FuzzAppend(f *testing.F) {
 				want = append(want, c)
 			}
 		}
-		if names = names && len(want) <= MaxOption; ok != names {
+		if names = names && len(want) <= wire.MaxSearchList; ok != names {
 			t.Fatalf("%q: %t, want %t", suffixes, ok, names)
 		}
 		if !ok {
@@ -206,14 +208,14 @@ func TestOptionOf(t *testing.T) {
 	}{
 		"no OPT record":    {query(), false, false, ""},
 		"no option":        {query([]dns.EDNS0{}...), false, false, ""},
-		"others":           {query(cookie, local(OptionCode-1, "n"), local(OptionCode+1, "n")), false, false, ""},
-		"one list":         {query(local(OptionCode, "\x01a\x00")), true, true, "\x01a\x00"},
-		"among others":     {query(cookie, local(OptionCode, "x"), local(OptionCode-1, "n")), true, true, "x"},
-		"empty":            {query(local(OptionCode, "")), true, true, ""},
-		"without data":     {query(&dns.EDNS0_LOCAL{Code: OptionCode}), true, true, ""},
-		"two":              {query(local(OptionCode, "x"), local(OptionCode, "x")), true, false, ""},
-		"two without data": {query(&dns.EDNS0_LOCAL{Code: OptionCode}, local(OptionCode, "")), true, false, ""},
-		"several":          {query(local(OptionCode, "x"), cookie, local(OptionCode, "y"), local(OptionCode, "z")), true, false, ""},
+		"others":           {query(cookie, local(wire.OptionSearchList-1, "n"), local(wire.OptionSearchList+1, "n")), false, false, ""},
+		"one list":         {query(local(wire.OptionSearchList, "\x01a\x00")), true, true, "\x01a\x00"},
+		"among others":     {query(cookie, local(wire.OptionSearchList, "x"), local(wire.OptionSearchList-1, "n")), true, true, "x"},
+		"empty":            {query(local(wire.OptionSearchList, "")), true, true, ""},
+		"without data":     {query(&dns.EDNS0_LOCAL{Code: wire.OptionSearchList}), true, true, ""},
+		"two":              {query(local(wire.OptionSearchList, "x"), local(wire.OptionSearchList, "x")), true, false, ""},
+		"two without data": {query(&dns.EDNS0_LOCAL{Code: wire.OptionSearchList}, local(wire.OptionSearchList, "")), true, false, ""},
+		"several":          {query(local(wire.OptionSearchList, "x"), cookie, local(wire.OptionSearchList, "y"), local(wire.OptionSearchList, "z")), true, false, ""},
 		"the OPT is empty": {func() *dns.Msg { m := query(); m.SetEdns0(1232, false); return m }(), false, false, ""},
 	}
 	for name, tt := range tests {
@@ -231,7 +233,7 @@ func TestOptionOf(t *testing.T) {
 
 // TestWithOption asserts the results of WithOption and WithoutOption, and that neither changes its argument.
 func TestWithOption(t *testing.T) {
-	other, signature := local(OptionCode-1, "n"), &dns.TSIG{Hdr: dns.RR_Header{Name: "key.", Rrtype: dns.TypeTSIG, Class: dns.ClassANY}}
+	other, signature := local(wire.OptionSearchList-1, "n"), &dns.TSIG{Hdr: dns.RR_Header{Name: "key.", Rrtype: dns.TypeTSIG, Class: dns.ClassANY}}
 	tests := map[string]struct {
 		options []dns.EDNS0 // nil: no OPT record
 		left    []dns.EDNS0
@@ -240,8 +242,8 @@ func TestWithOption(t *testing.T) {
 		"no OPT record": {nil, nil, true},
 		"no option":     {[]dns.EDNS0{}, nil, false},
 		"another":       {[]dns.EDNS0{other}, []dns.EDNS0{other}, false},
-		"one":           {[]dns.EDNS0{local(OptionCode, "x")}, nil, false},
-		"two":           {[]dns.EDNS0{local(OptionCode, "x"), other, local(OptionCode, "y")}, []dns.EDNS0{other}, false},
+		"one":           {[]dns.EDNS0{local(wire.OptionSearchList, "x")}, nil, false},
+		"two":           {[]dns.EDNS0{local(wire.OptionSearchList, "x"), other, local(wire.OptionSearchList, "y")}, []dns.EDNS0{other}, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -291,7 +293,7 @@ func TestAppendOption(t *testing.T) {
 	if InOptions(nil) || InOptions(options) {
 		t.Error("found in other options")
 	}
-	for _, data := range []string{"", "\x01a\x00", strings.Repeat("a", MaxOption)} {
+	for _, data := range []string{"", "\x01a\x00", strings.Repeat("a", wire.MaxSearchList)} {
 		b := AppendOption(bytes.Clone(options), []byte(data))
 		if !bytes.HasPrefix(b, options) || !InOptions(b) || !InOptions(b[len(options):]) {
 			t.Errorf("%x: not found", b)
@@ -333,7 +335,7 @@ func TestCutSuffix(t *testing.T) {
 		{"\x02a\x00", "", "", false},
 		{"\x01a", "", "", false},
 		{"\xc0\x00", "", "", false},
-		{strings.Repeat("\x01a\x00", MaxOption/3+1), "", "", false},
+		{strings.Repeat("\x01a\x00", wire.MaxSearchList/3+1), "", "", false},
 	} {
 		suffix, rest, ok := CutSuffix([]byte(tt.data))
 		if string(suffix) != tt.suffix || string(rest) != tt.rest || ok != tt.ok {

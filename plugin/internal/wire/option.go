@@ -43,6 +43,21 @@ const (
 	optionsLocal    = 65001 // and above, RFC 6891 section 9
 )
 
+// Codes of the EDNS options of this project, for local use.
+const (
+	OptionCaller     = 65313 // the node of the caller, see package caller
+	OptionSearchList = 65314 // the search list of the client, see package searchlist
+	// OptionNotify requests notification in a query, without data, and has the handles of the data on which an answer depends
+	// in a response, see package dso.
+	OptionNotify = 65315
+)
+
+// Maximum lengths of the data of these options in a query, in bytes.
+const (
+	MaxCaller     = 1 + 1 + 253 + 1 + 63 // the version, and the names of a node and of a zone with their lengths
+	MaxSearchList = 255
+)
+
 // validOptions reports whether all options are of common types, and have data of their form.
 func validOptions(options []byte) bool {
 	for len(options) > 0 {

@@ -19,6 +19,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // replyKind is the kind of reply of a backend to a query for a name and a type.
@@ -156,7 +157,7 @@ func (w withOption) WriteMsg(m *dns.Msg) error {
 		m = searchlist.WithOption(m, data)
 		if i > 0 {
 			opt := m.IsEdns0()
-			opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: data})
+			opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: wire.OptionSearchList, Data: data})
 		}
 	}
 	return w.ResponseWriter.WriteMsg(m)

@@ -105,7 +105,7 @@ func (r *reply) setOptions(options []byte) {
 			return
 		case code == dns.EDNS0EDE:
 			r.errors = append(r.errors, options[:len(options)-len(rest)]...)
-		case code == searchlist.OptionCode:
+		case code == wire.OptionSearchList:
 			if lists++; lists > 1 {
 				r.list = nil
 			} else {
