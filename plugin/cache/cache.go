@@ -84,7 +84,7 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	var packedBuf [answers.MaxQuery]byte
 	var keyBuf [answers.MaxKey]byte
 	var parsed answers.Query
-	packed, ok := parsed.FromMsg(packedBuf[:0], r)
+	packed, ok := answers.QueryFromMsg(&parsed, packedBuf[:0], r)
 	n := c.counters(metrics.WithServer(ctx))
 	if ok && hasWireResult(ctx, r) {
 		key := c.space.Key(keyBuf[:0], packed, &parsed)

@@ -388,7 +388,7 @@ func TestExtendedErrors(t *testing.T) {
 func (b *testCache) entry(text string) *answers.Entry {
 	b.t.Helper()
 	var q answers.Query
-	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), query(text))
+	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), query(text))
 	if !ok {
 		b.t.Fatalf("invalid query %s", text)
 	}

@@ -34,7 +34,7 @@ func (c *Cache) invalidated(e *answers.Entry) {
 func (c *Cache) refetch(n *serverCounters, e *answers.Entry) {
 	r := &refetch{Request: wirechain.Request{TCP: true, Server: n.server, Key: e.Key()}}
 	var ok bool
-	if r.Packed, ok = r.FromKey(r.buf[:0], r.Key); !ok || !c.forwards(&r.Request) {
+	if r.Packed, ok = answers.QueryFromKey(&r.Query, r.buf[:0], r.Key); !ok || !c.forwards(&r.Request) {
 		return
 	}
 	if refetching.Add(1) > maxRefetching {

@@ -598,7 +598,7 @@ func TestLateReply(t *testing.T) {
 		b.vouched(address(1, 5), 1)
 		b.want("w. A", address(1, 5))
 		var q answers.Query
-		packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), query("w. A"))
+		packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), query("w. A"))
 		if !ok {
 			t.Fatal("no key")
 		}
@@ -674,7 +674,7 @@ func TestEndedBeforeStored(t *testing.T) {
 	b.upstream(func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) { return dns.RcodeServerFailure, nil })
 	b.query("w. A") // the metrics of a server
 	var q answers.Query
-	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), query("x. A"))
+	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), query("x. A"))
 	if !ok {
 		t.Fatal("no key")
 	}

@@ -24,7 +24,7 @@ const (
 // wireQueryFor returns a query for the question of a reply, in wire form. It returns false for a reply without a valid
 // question.
 func wireQueryFor(reply []byte, form byte) (packed []byte, ok bool) {
-	name, ok := answers.AppendName(nil, reply)
+	name, ok := answers.AppendQuestionName(nil, reply)
 	end := wire.HeaderLen + len(name)
 	if !ok || len(reply) < end+4 {
 		return nil, false

@@ -188,7 +188,7 @@ func describeStored(t testing.TB, c *Cache, packed []byte) string {
 		}
 		single.Question = []dns.Question{{Name: names[i/2], Qtype: m.Question[0].Qtype, Qclass: m.Question[0].Qclass}}
 		var q answers.Query
-		query, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), &single)
+		query, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), &single)
 		if !ok {
 			continue
 		}

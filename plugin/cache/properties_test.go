@@ -141,7 +141,7 @@ func TestProperties_Foreign(t *testing.T) {
 				t.Errorf("properties of the second reply: %+v", recorded.Properties)
 			}
 			var q answers.Query
-			packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), query("w. A"))
+			packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), query("w. A"))
 			if !ok {
 				t.Fatal("the query does not parse")
 			}

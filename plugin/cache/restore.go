@@ -102,7 +102,7 @@ type recordWriter struct {
 // recordOf returns the record of an entry: the reply to a client with EDNS at the time of its receipt.
 func (w *recordWriter) recordOf(e *answers.Entry, now time.Duration) (r snapshot.Record, ok bool) {
 	q := &w.parsed
-	packed, ok := q.FromKey(w.query[:0], e.Key())
+	packed, ok := answers.QueryFromKey(q, w.query[:0], e.Key())
 	if !ok || q.Search != nil {
 		return snapshot.Record{}, false
 	}
@@ -124,7 +124,7 @@ func (c *Cache) restore(r *snapshot.Record, now time.Duration, restored bool) bo
 	if !ok {
 		return false
 	}
-	packed, ok := q.FromKey(queryBuf[:0], key)
+	packed, ok := answers.QueryFromKey(&q, queryBuf[:0], key)
 	if !ok || !c.mayRestore(&q, key) {
 		return false
 	}

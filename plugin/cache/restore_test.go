@@ -261,7 +261,7 @@ func checkRestored(t *testing.T, c *Cache, e *answers.Entry, r *snapshot.Record,
 	t.Helper()
 	var buf [keyQuery]byte
 	var q answers.Query
-	packed, ok := q.FromKey(buf[:0], e.Key())
+	packed, ok := answers.QueryFromKey(&q, buf[:0], e.Key())
 	if !ok || q.DO != r.DO || q.CD != r.CD || q.Search != nil {
 		t.Fatalf("query %+v", q)
 	}

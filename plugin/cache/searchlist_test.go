@@ -310,7 +310,7 @@ func (b *testCache) clientQueryFor(r *dns.Msg) *clientQuery {
 	b.t.Helper()
 	a := &clientQuery{msg: r, counters: b.counters("")}
 	var ok bool
-	if a.packed, ok = a.FromMsg(make([]byte, 0, 512), r); !ok {
+	if a.packed, ok = answers.QueryFromMsg(&a.Query, make([]byte, 0, 512), r); !ok {
 		b.t.Fatalf("invalid query %v", r)
 	}
 	a.key = b.space.Key(nil, a.packed, &a.Query)

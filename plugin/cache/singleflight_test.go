@@ -220,7 +220,7 @@ func TestJustFinished(t *testing.T) {
 		b.query("w. A")
 		r, w := query("w. A"), new(client)
 		var parsed answers.Query
-		packed, ok := parsed.FromMsg(make([]byte, 0, answers.MaxQuery), r)
+		packed, ok := answers.QueryFromMsg(&parsed, make([]byte, 0, answers.MaxQuery), r)
 		if !ok {
 			t.Fatal("no query")
 		}

@@ -254,7 +254,7 @@ func TestViews_FastPath(t *testing.T) {
 		p.queryAs(3, "w. A", answerFor(3, 60))
 		r := query("w. A")
 		var q answers.Query
-		packed, _ := q.FromMsg(make([]byte, 0, answers.MaxQuery), r)
+		packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), r)
 		key := p.space.Key(make([]byte, 0, answers.MaxKey), packed, &q)
 		base := p.store.Get(key)
 		if base == nil || base.Views == nil || base.Cached {

@@ -50,7 +50,7 @@ func storedEntry(t testing.TB, keyspace *answers.Keyspace, name string) *answers
 	kit.Must(t, e.Fill(reply))
 	e.Expires = answers.Now() + time.Hour
 	var q answers.Query
-	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
+	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
 	if !ok {
 		t.Fatal("no key")
 	}

@@ -53,7 +53,7 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	if l.single {
 		q.Search = nil
 	}
-	key := q.AppendKey(l.key[:0], 0, in) // with capacity for a view
+	key := answers.AppendKey(l.key[:0], 0, in, q) // with capacity for a view
 	l.keyLen = len(key)
 	// CoreDNS dispatches a question for DS to the block of a parent zone, if there is one.
 	name := answers.KeyName(key)
@@ -263,7 +263,7 @@ func (s *server) chainOf(buf, query []byte) *chain {
 	if answers.HasOtherVersion(query) {
 		return s.chain
 	}
-	if name, ok := answers.AppendName(buf, query); ok {
+	if name, ok := answers.AppendQuestionName(buf, query); ok {
 		if rt := s.routes.find(name); rt != nil {
 			return rt.chain
 		}

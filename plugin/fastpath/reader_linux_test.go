@@ -82,7 +82,7 @@ func (b *bed) storeFor(t *testing.T, e *answers.Entry, reply, query *dns.Msg) {
 	t.Helper()
 	kit.Must(t, e.Fill(reply))
 	var q answers.Query
-	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), query)
+	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), query)
 	if !ok {
 		t.Fatal("no key")
 	}

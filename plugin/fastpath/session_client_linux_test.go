@@ -52,7 +52,7 @@ func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count in
 func putEntry(t testing.TB, keyspace *answers.Keyspace, name string, e *answers.Entry, list ...uint32) {
 	t.Helper()
 	var q answers.Query
-	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
+	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
 	if !ok {
 		t.Fatal("no key")
 	}

@@ -340,7 +340,7 @@ func (n *notifiedReply) lowerCase(m *dns.Msg) {
 		return
 	}
 	var buf [answers.MaxKey]byte
-	lower := answers.KeyName(q.AppendKey(buf[:0], 0, n.query))
+	lower := answers.KeyName(answers.AppendKey(buf[:0], 0, n.query, &q))
 	if rt := n.server.routes.find(lower); rt == nil || rt.keyspace == 0 {
 		return
 	}

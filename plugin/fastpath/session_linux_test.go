@@ -364,6 +364,6 @@ func storeView(t *testing.T, keyspace *answers.Keyspace, name string, count int,
 	reply := addressReply(name, count)
 	kit.Must(t, e.Fill(reply))
 	var q answers.Query
-	packed, _ := q.FromMsg(make([]byte, 0, answers.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
+	packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
 	answers.Shared.Put(keyspace, binary.BigEndian.AppendUint32(keyspace.Key(nil, packed, &q), 1), e)
 }

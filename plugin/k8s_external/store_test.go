@@ -22,7 +22,7 @@ func storing(e *External) (lookup func(text string) *answers.Entry) {
 	return func(text string) *answers.Entry {
 		owner, qtype, _ := strings.Cut(text, " ")
 		var q answers.Query
-		packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), test.Case{Qname: owner, Qtype: dns.StringToType[qtype]}.Msg())
+		packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), test.Case{Qname: owner, Qtype: dns.StringToType[qtype]}.Msg())
 		if !ok {
 			return nil
 		}

@@ -172,7 +172,7 @@ func TestStoredForWaited(t *testing.T) {
 		m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 		checkDenialTTL(t, askMsg(t, s.k, m), want)
 		var q answers.Query
-		packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), m)
+		packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), m)
 		if !ok {
 			t.Fatal("no key")
 		}

@@ -266,7 +266,7 @@ var packageMutations = []struct {
 		replacement("plugin/internal/answers/evict.go", "e.credit.Load() <= 0 || rounds", "e.credit.Load() <= 99 || rounds"),
 	}, "plugin/internal/answers", "TestScanSparesUsedEntries"},
 	{"an answer for queries with DO is that for others", []edit{
-		replacement("plugin/internal/answers/query.go", "wire.Flag(q.DO, keyDO)|", ""),
+		replacement("plugin/internal/answers/key.go", "wire.Flag(q.DO, keyDO)|", ""),
 	}, "plugin/internal/answers", "TestAppendKey"},
 	{"NXDOMAIN without a SOA record is cached", []edit{
 		replacement("plugin/cache/classify.go", "\t\treturn soa\n", "\t\treturn soa || m != nil\n"),

@@ -277,7 +277,7 @@ func (a *Answer) AppendReply(dst, query []byte, q *Query, p *Patch) []byte {
 	if q.EDNS {
 		count := dst[start+10:] // shuffleGlue may have moved the message, so that m is a copy
 		binary.BigEndian.PutUint16(count, binary.BigEndian.Uint16(count)+1)
-		dst = wire.AppendOPT(dst, q.UDPSize, q.flags(), p.Options)
+		dst = q.AppendOPT(dst, p.Options)
 	}
 	return dst
 }

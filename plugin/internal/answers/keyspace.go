@@ -84,7 +84,7 @@ func (k *Keyspace) OnInvalidated(f func(*Entry)) {
 
 // Key appends the key of a question in this keyspace to buf.
 func (k *Keyspace) Key(buf, query []byte, q *Query) []byte {
-	return q.AppendKey(buf, k.id, query)
+	return AppendKey(buf, k.id, query, q)
 }
 
 // PutReply stores the reply to a query for as long as its validity by Generations lasts, if a fast path serves it from
@@ -97,7 +97,7 @@ func (k *Keyspace) PutReply(query, reply *dns.Msg, p *Properties) {
 	}
 	var packedBuf [MaxQuery]byte
 	var q Query
-	packed, ok := q.FromMsg(packedBuf[:0], query)
+	packed, ok := QueryFromMsg(&q, packedBuf[:0], query)
 	if !ok || q.Upper {
 		return
 	}

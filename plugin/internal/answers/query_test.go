@@ -3,22 +3,16 @@ package answers
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
-	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
-	"github.com/nearside-dns/nearside/test/property"
 )
 
 // newQuery returns a packed query, after a change of the message.
@@ -334,244 +328,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { checkParse(t, b) })
 }
 
-// FuzzFromMsg asserts that FromMsg sets the same fields from a message as Parse from its bytes.
-func FuzzFromMsg(f *testing.F) {
-	addQueries(f)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		m := new(dns.Msg)
-		if m.Unpack(b) != nil {
-			return
-		}
-		checkFromMsg(t, m)
-		var parsed, made Query
-		if !parsed.Parse(b) {
-			return
-		}
-		query, ok := made.FromMsg(make([]byte, 0, MaxQuery), m)
-		parsed.Caller = 0 // of the options, only the search list is set
-		if !ok || !reflect.DeepEqual(made, parsed) {
-			t.Fatalf("%x: from the message %v %+v, parsed %+v", b, ok, made, parsed)
-		}
-		want := bytes.Clone(b[:wire.HeaderLen+parsed.NameLen+4])
-		want[11] = 0 // without the OPT record
-		if !bytes.Equal(query, want) {
-			t.Fatalf("got %x, want %x", query, want)
-		}
-	})
-}
-
-func checkFromMsg(t *testing.T, m *dns.Msg) {
-	t.Helper()
-	var made, parsed Query
-	query, ok := made.FromMsg(bytes.Repeat([]byte{0xff}, MaxQuery)[:0], m)
-	list, one := searchlist.OptionOf(m)
-	if _, unkeyed := UnkeyedOption(m); ok != (isOrdinary(m) && !unkeyed) {
-		t.Fatalf("%t for %v", ok, m)
-	}
-	if !ok {
-		return
-	}
-	if !reflect.DeepEqual(made.Search, list) || one != searchlist.HasOption(m) {
-		t.Fatalf("from %v: the search list %x", m, made.Search)
-	}
-	if made.Class != dns.ClassINET {
-		query[len(query)-1], query[len(query)-2] = dns.ClassINET, 0
-		made.Class = dns.ClassINET
-	}
-	without := made
-	without.EDNS, without.UDPSize, without.DO, without.Search = false, 0, false, nil
-	if !parsed.Parse(query) || !reflect.DeepEqual(parsed, without) {
-		t.Fatalf("from %v: %+v, parsed %+v", m, without, parsed)
-	}
-	if opt := m.IsEdns0(); made.EDNS != (opt != nil) || opt != nil && (made.DO != opt.Do() || made.UDPSize != opt.UDPSize()) {
-		t.Fatalf("from %v: %+v", m, made)
-	}
-	if id := binary.BigEndian.Uint16(query); id != m.Id {
-		t.Fatalf("id %d, want %d", id, m.Id)
-	}
-}
-
-// isOrdinary reports whether Parse accepts a message, whatever its class and the parts of its OPT record that FromMsg ignores.
-func isOrdinary(m *dns.Msg) bool {
-	m = m.Copy()
-	for i := range m.Question {
-		m.Question[i].Qclass = dns.ClassINET
-	}
-	if opt := m.IsEdns0(); opt != nil {
-		opt.Hdr.Ttl &= wire.DO
-		opt.Option = slices.DeleteFunc(opt.Option, func(o dns.EDNS0) bool { return o.Option() != wire.OptionSearchList })
-	}
-	b, err := m.Pack()
-	return err == nil && new(Query).Parse(b)
-}
-
-func TestFromMsgRefuses(t *testing.T) {
-	question := func(names ...string) *dns.Msg {
-		m := new(dns.Msg)
-		for _, name := range names {
-			m.Question = append(m.Question, dns.Question{Name: name, Qtype: dns.TypeA, Qclass: dns.ClassINET})
-		}
-		return m
-	}
-	for name, m := range map[string]*dns.Msg{
-		"no question":              question(),
-		"two questions":            question("a.", "b."),
-		"empty name":               question(""),
-		"no final dot":             question("a.b"),
-		"two dots":                 question("a..b."),
-		"label too long":           question(strings.Repeat("a", 64) + "."),
-		"name too long":            question(tooLong),
-		"several times too long":   question(longest + longest + longest),
-		"leading dot":              question(".a."),
-		"incomplete escape":        question(`a\`),
-		"escaped final dot":        question(`a\.`),
-		"two search lists":         edited(question("a."), withSearchLists("\x01b\x00", "\x01b\x00")),
-		"client subnet":            edited(question("a."), withOptions(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET})),
-		"client subnet of no bits": edited(question("a."), withOptions(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1})),
-		"CHAIN":                    edited(question("a."), withOptions(&dns.EDNS0_LOCAL{Code: 13})),
-		"option for local use":     edited(question("a."), withOptions(&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE}, &dns.EDNS0_LOCAL{Code: dns.EDNS0LOCALSTART})),
-		"client subnet in the first of two OPT records": edited(question("a."), func(m *dns.Msg) {
-			withOptions(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET})(m)
-			m.Extra = append(m.Extra, &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}})
-		}),
-		"search list of 256 bytes": edited(question("a."), withSearchLists(longestList+"s")),
-	} {
-		t.Run(name, func(t *testing.T) {
-			var q Query
-			if got, ok := q.FromMsg(make([]byte, 0, MaxQuery), m); ok {
-				t.Errorf("got %x", got)
-			}
-		})
-	}
-	t.Run("buffer too small", func(t *testing.T) {
-		var q Query
-		if _, ok := q.FromMsg(make([]byte, 0, MaxQuery-1), question("a.")); ok {
-			t.Error("accepted")
-		}
-	})
-	t.Run("escaped upper-case letter", func(t *testing.T) {
-		var q Query
-		if _, ok := q.FromMsg(make([]byte, 0, MaxQuery), question(`\065.`)); !ok || !q.Upper {
-			t.Errorf("%v %+v", ok, q)
-		}
-	})
-}
-
-func edited(m *dns.Msg, change func(*dns.Msg)) *dns.Msg {
-	change(m)
-	return m
-}
-
-// randomQuery returns a message. It has few names, types, classes and flags, so that many messages have equal keys.
-func randomQuery(r *rand.Rand) *dns.Msg {
-	names := []string{".", "a.", "A.", "b.a.", "B.a.", "b.A.", `b\.a.`, "ba.", `\001a.`, `\@.`, "`.", "[.", "{."}
-	m := new(dns.Msg)
-	m.Id = uint16(r.Uint32())
-	m.Question = []dns.Question{{
-		Name:   names[r.IntN(len(names))],
-		Qtype:  []uint16{1, 28, 256, 0}[r.IntN(4)],
-		Qclass: []uint16{1, 3}[r.IntN(2)],
-	}}
-	m.RecursionDesired, m.AuthenticatedData, m.CheckingDisabled = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
-	if r.IntN(2) == 0 {
-		m.SetEdns0(uint16(r.Uint32()), r.IntN(2) == 0)
-		// Some lists end in bytes that could be mistaken for the number of a view or the ID of a list.
-		lists := []string{"", "\x01b\x00", "\x01b\x00\x01c\x00", "\x01b\x00\x02ab\x00", "\x00\x00\x00\x00", "\x02ab\x00"}
-		if n := r.IntN(2 * len(lists)); n < len(lists) {
-			m.IsEdns0().Option = []dns.EDNS0{searchList(lists[n])}
-		}
-	}
-	return m
-}
-
-func TestAppendKey(t *testing.T) {
-	property.Seeds(t, 4, 1, func(t *testing.T, seed uint64) {
-		r := rand.New(rand.NewPCG(seed, 1))
-		type slowKey struct {
-			keyspace      uint32
-			name          string
-			rrtype, class uint16
-			do, cd        bool
-			searches      bool
-			list          string
-		}
-		known, back := map[string]slowKey{}, map[slowKey]string{}
-		for range 20000 {
-			m := randomQuery(r)
-			checkFromMsg(t, m)
-			query, q := queryOf(t, m)
-			keyspace := r.Uint32N(3) * 0x01010101
-			key := q.AppendKey([]byte("in front"), keyspace, query)
-			if !bytes.HasPrefix(key, []byte("in front")) {
-				t.Fatal("the prefix has changed")
-			}
-			key = key[len("in front"):]
-			question := m.Question[0]
-			slow := slowKey{keyspace, strings.ToLower(question.Name), question.Qtype, question.Qclass, q.DO, m.CheckingDisabled, q.Search != nil, string(q.Search)}
-			if before, ok := known[string(key)]; ok && before != slow {
-				t.Fatalf("one key for %+v and %+v", before, slow)
-			}
-			if before, ok := back[slow]; ok && before != string(key) {
-				t.Fatalf("two keys for %+v: %x and %x", slow, before, key)
-			}
-			known[string(key)], back[slow] = slow, string(key)
-			if name, _, err := dns.UnpackDomainName(KeyName(key), 0); err != nil || name != slow.name {
-				t.Fatalf("name %q in the key, want %q (%v)", name, slow.name, err)
-			}
-			other := bytes.Clone(key)
-			SetKeyspace(other, keyspace+1)
-			if want := q.AppendKey(nil, keyspace+1, query); !bytes.Equal(other, want) {
-				t.Fatalf("in another keyspace %x, want %x", other, want)
-			}
-		}
-		if len(known) < 3000 && property.Fixed() {
-			t.Errorf("only %d keys", len(known))
-		}
-		t.Run("longest", func(t *testing.T) {
-			var q Query
-			b := newQuery(t, longest, dns.TypeA, withSearchLists(longestList))
-			if !q.Parse(b) {
-				t.Fatal("refused")
-			}
-			if n := len(appendKeyView(AppendKeyList(q.AppendKey(nil, 1, b), 1), &View{Number: 1})); n != MaxKey {
-				t.Errorf("length %d", n)
-			}
-		})
-		t.Run("views and paths", func(t *testing.T) {
-			numbers := []uint32{0, 1, 1 << 24, 0x01620000, 0x02616200, 0x03016200, 1<<32 - 1}
-			nodes := [][2]string{{}, {"n", ""}, {"n", "z"}, {"nz", ""}, {"n", "\x01z"}, {"n\x01z", ""}, {strings.Repeat("n", 253), "z"}}
-			for base := range maps.Clone(known) {
-				if base[keyFlags]&(keyDO|keyCD) != 0 { // to limit the number of keys
-					continue
-				}
-				for _, number := range numbers {
-					path := string(AppendKeyList([]byte(base), number))
-					more := []string{path}
-					for _, node := range nodes {
-						v := View{Number: number, Node: node[0], Zone: node[1]}
-						more = append(more, string(appendKeyView([]byte(base), &v)))
-					}
-					for _, view := range numbers {
-						more = append(more, string(appendKeyView([]byte(path), &View{Number: view})))
-					}
-					for _, key := range more {
-						if was, twice := known[key]; twice {
-							t.Fatalf("the key %x, from %x and number %x, is that of %+v", key, base, number, was)
-						}
-						if name := KeyName([]byte(key)); !bytes.Equal(name, KeyName([]byte(base))) {
-							t.Fatalf("name %x in the key %x, from %x", name, key, base)
-						}
-						known[key] = slowKey{name: fmt.Sprintf("%x with %d", base, number)}
-					}
-				}
-			}
-		})
-	})
-}
-
 func TestParseAllocatesNothing(t *testing.T) {
-	var key [MaxKey]byte
-	buf := make([]byte, 0, MaxQuery)
 	for name, b := range map[string][]byte{
 		"plain":   newQuery(t, "svc.example.", dns.TypeA, nil),
 		"upper":   newQuery(t, "Svc.Example.", dns.TypeA, edns(1232, true)),
@@ -584,17 +341,8 @@ func TestParseAllocatesNothing(t *testing.T) {
 				if !q.Parse(b) {
 					t.Error("refused")
 				}
-				AppendKeyList(q.AppendKey(key[:0], 7, b), 8)
 			}); n != 0 {
 				t.Errorf("%v allocations", n)
-			}
-			m := unpackMsg(t, b)
-			if n := testing.AllocsPerRun(1000, func() {
-				if _, ok := q.FromMsg(buf, m); !ok {
-					t.Error("refused")
-				}
-			}); n != 0 {
-				t.Errorf("%v allocations from a message", n)
 			}
 		})
 	}

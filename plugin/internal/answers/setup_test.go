@@ -108,7 +108,7 @@ func queryFor(m *dns.Msg) *dns.Msg {
 // queryOf returns the query of a message, packed and parsed.
 func queryOf(t testing.TB, m *dns.Msg) (query []byte, q Query) {
 	t.Helper()
-	query, ok := q.FromMsg(make([]byte, 0, MaxQuery), queryFor(m))
+	query, ok := QueryFromMsg(&q, make([]byte, 0, MaxQuery), queryFor(m))
 	if !ok {
 		t.Fatalf("no query from %v", m)
 	}

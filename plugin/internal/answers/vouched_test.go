@@ -1,7 +1,6 @@
 package answers
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -10,9 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -409,81 +406,6 @@ func TestConcurrentInvalidations(t *testing.T) {
 	if n := ks.Len(Success); n != 0 {
 		t.Errorf("%d entries are left after everything was invalidated", n)
 	}
-}
-
-// checkFromKey asserts that a query from a key has that key, and reports whether there is one.
-func checkFromKey(t testing.TB, key []byte) bool {
-	t.Helper()
-	var q Query
-	packed, ok := q.FromKey(make([]byte, 0, MaxQuery+maxOptions), key)
-	if !ok {
-		return false
-	}
-	var parsed Query
-	if !parsed.Parse(packed) || !parsed.RD || !parsed.EDNS || new(dns.Msg).Unpack(packed) != nil {
-		t.Fatalf("key %x: invalid query %x", key, packed)
-	}
-	again := parsed.AppendKey(nil, 0, packed)
-	SetKeyspace(again, uint32(key[0])<<24|uint32(key[1])<<16|uint32(key[2])<<8|uint32(key[3]))
-	if !bytes.Equal(again, key) {
-		t.Fatalf("key %x: query %x has key %x", key, packed, again)
-	}
-	return true
-}
-
-func TestFromKey(t *testing.T) {
-	store, _ := newStore(1<<20, false)
-	ks := store.NewKeyspace()
-	list, _ := searchlist.AppendSuffixes(nil, []string{"a.svc.cluster.local.", "svc.cluster.local."})
-	for name, tt := range map[string]struct {
-		change func(m *dns.Msg) *dns.Msg
-		key    func(key []byte) []byte
-		ok     bool
-	}{
-		"plain":          {func(m *dns.Msg) *dns.Msg { return m }, nil, true},
-		"DO":             {func(m *dns.Msg) *dns.Msg { return m.SetEdns0(4096, true) }, nil, true},
-		"CD":             {func(m *dns.Msg) *dns.Msg { m.CheckingDisabled = true; return m }, nil, true},
-		"upper case":     {func(m *dns.Msg) *dns.Msg { m.Question[0].Name = "WWW.a.svc.cluster.local."; return m }, nil, true},
-		"search list":    {func(m *dns.Msg) *dns.Msg { return searchlist.WithOption(m, list) }, nil, true},
-		"root":           {func(m *dns.Msg) *dns.Msg { m.Question[0].Name = "."; return m }, nil, true},
-		"another class":  {func(m *dns.Msg) *dns.Msg { m.Question[0].Qclass = dns.ClassCHAOS; return m }, nil, false},
-		"a view":         {func(m *dns.Msg) *dns.Msg { return m }, func(key []byte) []byte { return appendKeyView(key, &View{Number: 7}) }, false},
-		"a node":         {func(m *dns.Msg) *dns.Msg { return m }, func(key []byte) []byte { return appendKeyView(key, &View{Node: "n", Zone: "z"}) }, false},
-		"a list by ID":   {func(m *dns.Msg) *dns.Msg { return m }, func(key []byte) []byte { return AppendKeyList(key, 7) }, false},
-		"list of a view": {func(m *dns.Msg) *dns.Msg { return searchlist.WithOption(m, list) }, func(key []byte) []byte { return appendKeyView(key, &View{Number: 7}) }, false},
-		"cut":            {func(m *dns.Msg) *dns.Msg { return m }, func(key []byte) []byte { return key[:len(key)-1] }, false},
-		"empty":          {func(m *dns.Msg) *dns.Msg { return m }, func([]byte) []byte { return nil }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			query, q := queryOf(t, tt.change(message(t, "www.a.svc.cluster.local.", dns.TypeSRV)))
-			key := ks.Key(nil, query, &q)
-			if tt.key != nil {
-				key = tt.key(key)
-			}
-			if ok := checkFromKey(t, key); ok != tt.ok {
-				t.Errorf("%t, want %t; key %x", ok, tt.ok, key)
-			}
-		})
-	}
-}
-
-// FuzzFromKey makes queries from arbitrary keys, and from those of all queries that Parse accepts.
-func FuzzFromKey(f *testing.F) {
-	for _, seed := range [][]byte{nil, make([]byte, keyHead), make([]byte, keyHead+1), {0, 0, 0, 1, 0, 1, 0, 1, keySearch, 1, 'a', 0, 2, 1, 'b', 0}} {
-		f.Add(seed)
-	}
-	f.Add(packMsg(f, new(dns.Msg).SetQuestion("www.example.", dns.TypeA).SetEdns0(1232, true)))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		checkFromKey(t, b)
-		var q Query
-		if !q.Parse(b) {
-			return
-		}
-		key := q.AppendKey(nil, 7, b)
-		if !checkFromKey(t, key) && len(q.Search) <= wire.MaxSearchList {
-			t.Fatalf("no query for key %x of query %x", key, b)
-		}
-	})
 }
 
 // BenchmarkFresh compares answers with and without a voucher.

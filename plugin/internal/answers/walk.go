@@ -1,10 +1,7 @@
 package answers
 
 import (
-	"encoding/binary"
 	"iter"
-
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // All yields the entries of the keyspace without a lock. Entries that are stored or removed meanwhile may be missing. Of two
@@ -25,13 +22,8 @@ func (k *Keyspace) All() iter.Seq[*Entry] {
 // list. It returns false for a reply without a valid question. The rest of the message may be of any form.
 func (k *Keyspace) AppendReplyKey(dst, reply []byte, do, cd bool) ([]byte, bool) {
 	q := Query{DO: do, CD: cd}
-	if len(reply) < wire.HeaderLen || !q.parseName(reply) {
+	if !q.ParseQuestion(reply) {
 		return dst, false
 	}
-	question := reply[wire.HeaderLen+q.NameLen:]
-	if len(question) < wire.TypeClassLen {
-		return dst, false
-	}
-	q.Type, q.Class = binary.BigEndian.Uint16(question), binary.BigEndian.Uint16(question[2:])
-	return q.AppendKey(dst, k.id, reply), true
+	return k.Key(dst, reply, &q), true
 }

@@ -20,7 +20,7 @@ type key struct {
 func (x *Expander) key(r *dns.Msg, q *Question) *key {
 	k := &key{}
 	var ok bool
-	if k.query, ok = k.q.FromMsg(make([]byte, 0, answers.MaxQuery), r); !ok || k.q.Upper {
+	if k.query, ok = answers.QueryFromMsg(&k.q, make([]byte, 0, answers.MaxQuery), r); !ok || k.q.Upper {
 		return k
 	}
 	k.bytes = x.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), k.query, &k.q)

@@ -29,7 +29,7 @@ func (w *storedBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *
 	w.queries++
 	e := w.entries[r.Question[0].Name]
 	var q answers.Query
-	packed, _ := q.FromMsg(make([]byte, 0, answers.MaxQuery), r)
+	packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), r)
 	p := e.Patch(answers.Now())
 	m, err := e.Message(packed, q, &p)
 	if err != nil {
