@@ -82,7 +82,7 @@ func TestReadReplyAllocations(t *testing.T) {
 }
 
 // ordinaryReply returns one of ordinaryReplies with its query and key.
-func ordinaryReply(t testing.TB, c *Cache, name string) (q answers.Query, packed, key, reply []byte) {
+func ordinaryReply(t testing.TB, c *Cache, name string) (q wire.Query, packed, key, reply []byte) {
 	t.Helper()
 	i := slices.IndexFunc(ordinaryReplies, func(r struct{ name, query, reply string }) bool { return r.name == name })
 	if i < 0 {

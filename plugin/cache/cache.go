@@ -81,9 +81,9 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		trace.Add(pluginName, "does not cover the name")
 		return plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	}
-	var packedBuf [answers.MaxQuery]byte
+	var packedBuf [wire.MaxQuery]byte
 	var keyBuf [answers.MaxKey]byte
-	var parsed answers.Query
+	var parsed wire.Query
 	packed, ok := answers.QueryFromMsg(&parsed, packedBuf[:0], r)
 	n := c.counters(metrics.WithServer(ctx))
 	if ok && hasWireResult(ctx, r) {
@@ -178,7 +178,7 @@ func freshnessOf(e *answers.Entry, now time.Duration) freshness {
 
 // clientQuery is a query for which the store has no fresh answer.
 type clientQuery struct {
-	answers.Query
+	wire.Query
 	msg    *dns.Msg // see message
 	packed []byte   // the query in wire form, which Query was parsed from
 	key    []byte   // of the answer in the store
@@ -188,7 +188,7 @@ type clientQuery struct {
 	counters *counters
 }
 
-func newClientQuery(r *dns.Msg, packed, key []byte, parsed answers.Query, n *counters, w dns.ResponseWriter) *clientQuery {
+func newClientQuery(r *dns.Msg, packed, key []byte, parsed wire.Query, n *counters, w dns.ResponseWriter) *clientQuery {
 	client := w.RemoteAddr()
 	return &clientQuery{
 		Query: parsed, msg: r, packed: slices.Clone(packed), key: slices.Clone(key),
@@ -200,7 +200,7 @@ func newClientQuery(r *dns.Msg, packed, key []byte, parsed answers.Query, n *cou
 func (q *clientQuery) message() *dns.Msg {
 	if q.msg == nil {
 		q.msg = new(dns.Msg)
-		_ = q.msg.Unpack(q.packed) // every query that answers.Query.Parse accepts is valid
+		_ = q.msg.Unpack(q.packed) // every query that wire.Query.Parse accepts is valid
 	}
 	return q.msg
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 const soa = "example. %d IN SOA ns.example. root.example. 1 2 3 4 %d"
@@ -387,8 +388,8 @@ func TestExtendedErrors(t *testing.T) {
 // entry returns the entry for a query, or nil.
 func (b *testCache) entry(text string) *answers.Entry {
 	b.t.Helper()
-	var q answers.Query
-	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), query(text))
+	var q wire.Query
+	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query(text))
 	if !ok {
 		b.t.Fatalf("invalid query %s", text)
 	}

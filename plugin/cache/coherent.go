@@ -59,7 +59,7 @@ func (c *Cache) refetch(n *serverCounters, e *answers.Entry) {
 // refetch is the query for an answer without a client.
 type refetch struct {
 	wirechain.Request
-	buf [answers.MaxQuery + wire.OPTLen + maxSearchOption]byte
+	buf [wire.MaxQuery + wire.OPTLen + maxSearchOption]byte
 }
 
 // Answer implements wirechain.Answerer: the answer is stored.

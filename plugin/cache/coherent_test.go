@@ -19,6 +19,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // coherentCache is a cache with an upstream that vouches for its replies over a session.
@@ -597,8 +598,8 @@ func TestLateReply(t *testing.T) {
 		b := newCoherentCache(t, "cache")
 		b.vouched(address(1, 5), 1)
 		b.want("w. A", address(1, 5))
-		var q answers.Query
-		packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), query("w. A"))
+		var q wire.Query
+		packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query("w. A"))
 		if !ok {
 			t.Fatal("no key")
 		}
@@ -673,8 +674,8 @@ func TestEndedBeforeStored(t *testing.T) {
 	b.SetExchanger(immediate{}, nil)
 	b.upstream(func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) { return dns.RcodeServerFailure, nil })
 	b.query("w. A") // the metrics of a server
-	var q answers.Query
-	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), query("x. A"))
+	var q wire.Query
+	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query("x. A"))
 	if !ok {
 		t.Fatal("no key")
 	}
@@ -706,7 +707,7 @@ type immediate struct{}
 func (immediate) Capacity() int { return 1 }
 
 // Exchange implements wirechain.Exchanger.
-func (immediate) Exchange(b *batch.Batch, _ *answers.Query, packed []byte, _ bool, r wirechain.Receiver) bool {
+func (immediate) Exchange(b *batch.Batch, _ *wire.Query, packed []byte, _ bool, r wirechain.Receiver) bool {
 	m := new(dns.Msg)
 	if m.Unpack(packed) != nil {
 		return false

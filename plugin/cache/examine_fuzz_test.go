@@ -7,7 +7,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -24,7 +23,7 @@ const (
 // wireQueryFor returns a query for the question of a reply, in wire form. It returns false for a reply without a valid
 // question.
 func wireQueryFor(reply []byte, form byte) (packed []byte, ok bool) {
-	name, ok := answers.AppendQuestionName(nil, reply)
+	name, ok := wire.AppendQuestionName(nil, reply)
 	end := wire.HeaderLen + len(name)
 	if !ok || len(reply) < end+4 {
 		return nil, false
@@ -92,7 +91,7 @@ func FuzzExamine(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, options, form byte, reply []byte) {
 		packed, ok := wireQueryFor(reply, form)
-		var q answers.Query
+		var q wire.Query
 		if !ok || !q.Parse(packed) {
 			return
 		}
@@ -122,7 +121,7 @@ func TestExamineAtRandom(t *testing.T) {
 				at := wire.HeaderLen*random.IntN(2) + random.IntN(len(reply)-wire.HeaderLen)
 				reply[at] ^= 1 << random.IntN(8)
 			}
-			if packed, ok = wireQueryFor(reply, byte(random.Uint32())); ok && new(answers.Query).Parse(packed) && checkRead(t, c, packed, reply) {
+			if packed, ok = wireQueryFor(reply, byte(random.Uint32())); ok && new(wire.Query).Parse(packed) && checkRead(t, c, packed, reply) {
 				changedAccepted++
 			}
 		}

@@ -43,7 +43,7 @@ func newWireCache(t testing.TB, zone, options string) *Cache {
 }
 
 // wireQueryOf returns a query in wire form.
-func wireQueryOf(t testing.TB, m *dns.Msg) (packed []byte, q answers.Query) {
+func wireQueryOf(t testing.TB, m *dns.Msg) (packed []byte, q wire.Query) {
 	t.Helper()
 	packed, err := m.Pack()
 	if err != nil || !q.Parse(packed) {
@@ -187,8 +187,8 @@ func describeStored(t testing.TB, c *Cache, packed []byte) string {
 			single = *searchlist.WithoutOption(m)
 		}
 		single.Question = []dns.Question{{Name: names[i/2], Qtype: m.Question[0].Qtype, Qclass: m.Question[0].Qclass}}
-		var q answers.Query
-		query, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), &single)
+		var q wire.Query
+		query, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), &single)
 		if !ok {
 			continue
 		}

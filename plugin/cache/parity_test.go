@@ -11,7 +11,7 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -60,7 +60,7 @@ func testParity(t *testing.T, reply string) {
 			t.Fatalf("%s: no entry", text)
 		}
 		packed := kit.Pack(t, r)
-		var q answers.Query
+		var q wire.Query
 		if !q.Parse(packed) {
 			t.Fatalf("%s is refused", text)
 		}

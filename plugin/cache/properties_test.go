@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // outer queries the cache as a cache in front of it does, which needs the properties of the answer.
@@ -140,8 +141,8 @@ func TestProperties_Foreign(t *testing.T) {
 			if !recorded.Foreign || recorded.ByGeneration() || !recorded.Validity.ByGeneration() {
 				t.Errorf("properties of the second reply: %+v", recorded.Properties)
 			}
-			var q answers.Query
-			packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), query("w. A"))
+			var q wire.Query
+			packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query("w. A"))
 			if !ok {
 				t.Fatal("the query does not parse")
 			}

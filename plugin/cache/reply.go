@@ -8,6 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // wildcardLabel is the metadata label of the wildcard record that an answer was made from.
@@ -15,7 +16,7 @@ const wildcardLabel = "zone/wildcard"
 
 // serve answers a query with an entry. The message is unpacked from the bytes that the fast path would send, so that both
 // send the same answer.
-func (c *Cache) serve(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, packed []byte, q answers.Query, e *answers.Entry, p answers.Patch) (int, error) {
+func (c *Cache) serve(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, packed []byte, q wire.Query, e *answers.Entry, p answers.Patch) (int, error) {
 	if state, ok := e.State.(*entryState); ok && state.wildcard != "" {
 		metadata.SetValueFunc(ctx, wildcardLabel, func() string { return state.wildcard })
 	}

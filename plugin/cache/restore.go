@@ -94,7 +94,7 @@ func (c *Cache) records(now time.Duration, limit int64) iter.Seq[snapshot.Record
 // recordWriter has the buffers of a record, and the options of its reply.
 type recordWriter struct {
 	query   [keyQuery]byte
-	parsed  answers.Query
+	parsed  wire.Query
 	options []byte
 	reply   []byte
 }
@@ -112,14 +112,14 @@ func (w *recordWriter) recordOf(e *answers.Entry, now time.Duration) (r snapshot
 }
 
 // keyQuery is the maximum length of the query of a key in bytes.
-const keyQuery = answers.MaxQuery + wire.OPTLen + maxSearchOption
+const keyQuery = wire.MaxQuery + wire.OPTLen + maxSearchOption
 
 // restore stores a reply that was received before now, and reports whether it was stored. The reply is parsed like that of an
 // upstream. restored is set for the reply of an earlier process.
 func (c *Cache) restore(r *snapshot.Record, now time.Duration, restored bool) bool {
 	var keyBuf [answers.MaxKey]byte
 	var queryBuf [keyQuery]byte
-	var q answers.Query
+	var q wire.Query
 	key, ok := c.space.AppendReplyKey(keyBuf[:0], r.Reply, r.DO, r.CD)
 	if !ok {
 		return false
@@ -144,7 +144,7 @@ func (c *Cache) restore(r *snapshot.Record, now time.Duration, restored bool) bo
 
 // mayRestore reports whether the cache stores replies to a query, given its key, and no plugin of this server answers it from data of
 // its own.
-func (c *Cache) mayRestore(q *answers.Query, key []byte) bool {
+func (c *Cache) mayRestore(q *wire.Query, key []byte) bool {
 	if q.Type == dns.TypeAXFR || q.Type == dns.TypeIXFR {
 		return false
 	}
@@ -153,7 +153,7 @@ func (c *Cache) mayRestore(q *answers.Query, key []byte) bool {
 }
 
 // entryOfReply returns the entry for a reply as if an upstream had sent it now, nil for a reply that is no answer or denial.
-func (c *Cache) entryOfReply(q *answers.Query, packed, key, reply []byte) *answers.Entry {
+func (c *Cache) entryOfReply(q *wire.Query, packed, key, reply []byte) *answers.Entry {
 	m, cq := wire.NewReply(), &clientQuery{Query: *q, packed: packed, key: key}
 	defer m.Release()
 	if !m.Parse(reply) {

@@ -260,7 +260,7 @@ func FuzzRestore(f *testing.F) {
 func checkRestored(t *testing.T, c *Cache, e *answers.Entry, r *snapshot.Record, now time.Duration) {
 	t.Helper()
 	var buf [keyQuery]byte
-	var q answers.Query
+	var q wire.Query
 	packed, ok := answers.QueryFromKey(&q, buf[:0], e.Key())
 	if !ok || q.DO != r.DO || q.CD != r.CD || q.Search != nil {
 		t.Fatalf("query %+v", q)

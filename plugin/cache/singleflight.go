@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // result is the result of a query to the next plugin.
@@ -265,7 +266,7 @@ func (f *flight) isLate(joined time.Duration) bool {
 }
 
 // shares reports whether a query may be answered with the result of an ended flight.
-func (f *flight) shares(q *answers.Query) bool {
+func (f *flight) shares(q *wire.Query) bool {
 	res := &f.result
 	if res.abandoned || res.private || res.ended() {
 		return false

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // timedQuery is a query of a client at a time.
@@ -219,8 +220,8 @@ func TestJustFinished(t *testing.T) {
 		b.replies("NOERROR; " + a("w.", 300))
 		b.query("w. A")
 		r, w := query("w. A"), new(client)
-		var parsed answers.Query
-		packed, ok := answers.QueryFromMsg(&parsed, make([]byte, 0, answers.MaxQuery), r)
+		var parsed wire.Query
+		packed, ok := answers.QueryFromMsg(&parsed, make([]byte, 0, wire.MaxQuery), r)
 		if !ok {
 			t.Fatal("no query")
 		}

@@ -280,7 +280,7 @@ func (c *Cache) slowStoreDenial(name string, r *slowReply) {
 	query.Question, denial.Question = []dns.Question{question}, []dns.Question{question}
 	q := &clientQuery{msg: &query, counters: r.query.counters, udp: r.query.udp}
 	var ok bool
-	if q.packed, ok = answers.QueryFromMsg(&q.Query, make([]byte, 0, answers.MaxQuery), &query); !ok {
+	if q.packed, ok = answers.QueryFromMsg(&q.Query, make([]byte, 0, wire.MaxQuery), &query); !ok {
 		return // the name is too long
 	}
 	q.key = c.space.Key(nil, q.packed, &q.Query)

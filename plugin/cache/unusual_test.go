@@ -9,7 +9,7 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // strict is an upstream that takes a second, and replies FORMERR to a query that is not ordinary.
@@ -17,7 +17,7 @@ func strict(t *testing.T, address string) plugin.HandlerFunc {
 	return func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 		time.Sleep(time.Second)
 		packed, err := r.Pack()
-		var q answers.Query
+		var q wire.Query
 		if err != nil || !q.Parse(packed) {
 			m := new(dns.Msg).SetRcode(r, dns.RcodeFormatError)
 			return m.Rcode, w.WriteMsg(m)

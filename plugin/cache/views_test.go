@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -253,8 +254,8 @@ func TestViews_FastPath(t *testing.T) {
 		p.mark = marks(g)["private, of a view"]
 		p.queryAs(3, "w. A", answerFor(3, 60))
 		r := query("w. A")
-		var q answers.Query
-		packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), r)
+		var q wire.Query
+		packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), r)
 		key := p.space.Key(make([]byte, 0, answers.MaxKey), packed, &q)
 		base := p.store.Get(key)
 		if base == nil || base.Views == nil || base.Cached {

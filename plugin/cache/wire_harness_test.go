@@ -22,7 +22,7 @@ type exchanger struct{ *Cache }
 func (x exchanger) Capacity() int { return 1 << 20 }
 
 // Exchange implements wirechain.Exchanger.
-func (x exchanger) Exchange(_ *batch.Batch, _ *answers.Query, packed []byte, tcp bool, r wirechain.Receiver) bool {
+func (x exchanger) Exchange(_ *batch.Batch, _ *wire.Query, packed []byte, tcp bool, r wirechain.Receiver) bool {
 	m := new(dns.Msg)
 	if m.Unpack(packed) != nil {
 		return false
@@ -150,7 +150,7 @@ func TestPanicInExchanger(t *testing.T) {
 type refusing struct{ exchanger }
 
 // Exchange implements wirechain.Exchanger.
-func (refusing) Exchange(*batch.Batch, *answers.Query, []byte, bool, wirechain.Receiver) bool {
+func (refusing) Exchange(*batch.Batch, *wire.Query, []byte, bool, wirechain.Receiver) bool {
 	return false
 }
 

@@ -96,7 +96,7 @@ type hit struct {
 }
 
 // set sets the hit for the answer of an entry to a query of a number of bytes.
-func (h *hit) set(c *counters, e *answers.Entry, q *answers.Query, rcode int, client netip.Addr, queryLen int) {
+func (h *hit) set(c *counters, e *answers.Entry, q *wire.Query, rcode int, client netip.Addr, queryLen int) {
 	*h = hit{
 		counters: c, do: q.DO, cached: e.Cached, beforeCache: e.Count != nil, kind: e.Kind, restored: e.Restored,
 		rcode: uint8(rcode), qtype: q.Type, // #nosec G115 -- a code of four bits

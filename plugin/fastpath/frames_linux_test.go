@@ -49,8 +49,8 @@ func storedEntry(t testing.TB, keyspace *answers.Keyspace, name string) *answers
 	reply, e := addressReply(name, 3), &answers.Entry{}
 	kit.Must(t, e.Fill(reply))
 	e.Expires = answers.Now() + time.Hour
-	var q answers.Query
-	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
+	var q wire.Query
+	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
 	if !ok {
 		t.Fatal("no key")
 	}

@@ -282,7 +282,7 @@ type kernelCounter struct {
 	counters [3]answers.Counter
 }
 
-func newKernelCounter(c *counters, e *answers.Entry, q *answers.Query, each [3]answers.Counter) *kernelCounter {
+func newKernelCounter(c *counters, e *answers.Entry, q *wire.Query, each [3]answers.Counter) *kernelCounter {
 	k := &kernelCounter{query: q.QuestionEnd(), counters: each}
 	plain := *q
 	plain.EDNS = false

@@ -13,11 +13,12 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // lookup finds the stored answers to queries, one after the other. Its memory is reused.
 type lookup struct {
-	query   answers.Query
+	query   wire.Query
 	nested  bool          // names are not expanded: a plugin has sent the query to answer another one
 	waited  bool          // the queries have waited for their names: Entry.Waits is ignored
 	peek    bool          // the query is not counted for prefetch
@@ -86,7 +87,7 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 }
 
 // isLogged reports whether plugin log may log the answer to a query, given what it logs.
-func isLogged(logged block.Logged, e *answers.Entry, q *answers.Query) bool {
+func isLogged(logged block.Logged, e *answers.Entry, q *wire.Query) bool {
 	kind, rcode := block.LoggedError, e.Plain.Rcode()
 	switch answered := e.Plain.HasAnswers(); {
 	case answered && rcode == dns.RcodeSuccess:
@@ -98,12 +99,12 @@ func isLogged(logged block.Logged, e *answers.Entry, q *answers.Query) bool {
 }
 
 // mayTranslate reports whether plugin dns64, nil for none, looks at the answer to a query.
-func mayTranslate(d *dns64.DNS64, q *answers.Query, client netip.Addr) bool {
+func mayTranslate(d *dns64.DNS64, q *wire.Query, client netip.Addr) bool {
 	return d != nil && q.Type == dns.TypeAAAA && (d.AllowIPv4 || !client.Unmap().Is4())
 }
 
 // translates reports whether plugin dns64 may replace an answer by one with addresses of IPv4 (RFC 6147 section 5.1).
-func translates(d *dns64.DNS64, e *answers.Entry, q *answers.Query) bool {
+func translates(d *dns64.DNS64, e *answers.Entry, q *wire.Query) bool {
 	if e.Plain.Rcode() == dns.RcodeNameError {
 		return q.DO || e.Plain.HasAnswers() // with an expired signature, or an alias
 	}
@@ -235,7 +236,7 @@ func fragmentOf(client netip.Addr) int {
 
 // formOf returns the form of an entry that is sent to a client whose replies may have limit bytes, nil if the plugin chain
 // has to make the reply. It sets Shuffle of the patch.
-func formOf(rt *route, e *answers.Entry, q *answers.Query, p *answers.Patch, limit, fragments int, random *random) *answers.Answer {
+func formOf(rt *route, e *answers.Entry, q *wire.Query, p *answers.Patch, limit, fragments int, random *random) *answers.Answer {
 	form := shuffledForm(rt, e, q, p, limit, fragments, random)
 	if form != nil && rt.shuffle && form.Ordered() {
 		p.Shuffle = 0 // the plugin chain gets the patch
@@ -245,7 +246,7 @@ func formOf(rt *route, e *answers.Entry, q *answers.Query, p *answers.Patch, lim
 }
 
 // shuffledForm is formOf for a client that accepts the stored order of records that Shuffle does not permute.
-func shuffledForm(rt *route, e *answers.Entry, q *answers.Query, p *answers.Patch, limit, fragments int, random *random) *answers.Answer {
+func shuffledForm(rt *route, e *answers.Entry, q *wire.Query, p *answers.Patch, limit, fragments int, random *random) *answers.Answer {
 	if q.Upper && !e.AnyCase {
 		return nil
 	}
@@ -260,10 +261,10 @@ func shuffledForm(rt *route, e *answers.Entry, q *answers.Query, p *answers.Patc
 // match no block, or that are refused whatever their name, have a chain of their own: the probes of a kubelet must not
 // fail because an upstream is dead. buf has capacity for a name.
 func (s *server) chainOf(buf, query []byte) *chain {
-	if answers.HasOtherVersion(query) {
+	if wire.HasOtherVersion(query) {
 		return s.chain
 	}
-	if name, ok := answers.AppendQuestionName(buf, query); ok {
+	if name, ok := wire.AppendQuestionName(buf, query); ok {
 		if rt := s.routes.find(name); rt != nil {
 			return rt.chain
 		}

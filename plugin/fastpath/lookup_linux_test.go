@@ -11,6 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -27,7 +28,7 @@ func hitBench(b *testing.B, e *answers.Entry) (s *server, packed []byte) {
 	reply := addressReply("web.default.svc.cluster.local.", 1)
 	kit.Must(b, e.Fill(reply))
 	packed, err := new(dns.Msg).SetQuestion("web.default.svc.cluster.local.", dns.TypeA).SetEdns0(1232, false).Pack()
-	var q answers.Query
+	var q wire.Query
 	if err != nil || !q.Parse(packed) {
 		b.Fatalf("no query: %v", err)
 	}

@@ -76,7 +76,7 @@ func (c *connection) announces(keepAlive bool) bool {
 }
 
 // appendFrame appends an answer with its length.
-func appendFrame(out []byte, form *answers.Answer, query []byte, q *answers.Query, p *answers.Patch) []byte {
+func appendFrame(out []byte, form *answers.Answer, query []byte, q *wire.Query, p *answers.Patch) []byte {
 	start := len(out)
 	out = form.AppendReply(append(out, 0, 0), query, q, p)
 	binary.BigEndian.PutUint16(out[start:], uint16(len(out)-start-lengthLen)) // #nosec G115 -- formOf limits it

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -81,8 +82,8 @@ func (b *bed) store(t *testing.T, e *answers.Entry, reply *dns.Msg) {
 func (b *bed) storeFor(t *testing.T, e *answers.Entry, reply, query *dns.Msg) {
 	t.Helper()
 	kit.Must(t, e.Fill(reply))
-	var q answers.Query
-	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), query)
+	var q wire.Query
+	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query)
 	if !ok {
 		t.Fatal("no key")
 	}

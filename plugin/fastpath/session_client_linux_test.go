@@ -51,8 +51,8 @@ func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count in
 // putEntry stores an entry for the addresses of a name, or of the name and the ID of a search list.
 func putEntry(t testing.TB, keyspace *answers.Keyspace, name string, e *answers.Entry, list ...uint32) {
 	t.Helper()
-	var q answers.Query
-	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
+	var q wire.Query
+	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
 	if !ok {
 		t.Fatal("no key")
 	}

@@ -335,7 +335,7 @@ func newNotifiedReply(c *connection, r *request) *notifiedReply {
 // lowerCase changes the question to lower case, if the answers of its server block are stored: only those are, so that the
 // answers to other questions would have no handles. The client gets its question as it is.
 func (n *notifiedReply) lowerCase(m *dns.Msg) {
-	var q answers.Query
+	var q wire.Query
 	if !q.Parse(n.query) || !q.Upper {
 		return
 	}

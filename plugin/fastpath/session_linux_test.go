@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -363,7 +364,7 @@ func storeView(t *testing.T, keyspace *answers.Keyspace, name string, count int,
 	t.Helper()
 	reply := addressReply(name, count)
 	kit.Must(t, e.Fill(reply))
-	var q answers.Query
-	packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
+	var q wire.Query
+	packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
 	answers.Shared.Put(keyspace, binary.BigEndian.AppendUint32(keyspace.Key(nil, packed, &q), 1), e)
 }

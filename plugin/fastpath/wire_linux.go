@@ -10,10 +10,11 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // setWire prepares a request for the wire handlers of its route. key is the key of the query, without a view.
-func (r *request) setWire(rt *route, q *answers.Query, key []byte, received time.Duration) {
+func (r *request) setWire(rt *route, q *wire.Query, key []byte, received time.Duration) {
 	r.route, r.wire, r.received = rt, rt.wire, received
 	n := len(r.query)
 	r.query = append(r.query, key...)
@@ -28,7 +29,7 @@ func (r *request) setWire(rt *route, q *answers.Query, key []byte, received time
 
 // isForWire reports whether the wire handlers may answer a query. Plugin loop has to see each HINFO query; replies to the
 // others are for the plugin chain.
-func isForWire(q *answers.Query) bool {
+func isForWire(q *wire.Query) bool {
 	switch q.Type {
 	case dns.TypeHINFO, dns.TypeDS, dns.TypeAXFR, dns.TypeIXFR, dns.TypeANY:
 		return false

@@ -257,7 +257,7 @@ func (p passing) Receive(_ *batch.Batch, reply *wire.Reply, v *vouch.Voucher, _ 
 func overWire(t testing.TB, f *Forward, m *dns.Msg) passed {
 	t.Helper()
 	packed, err := m.Pack()
-	var q answers.Query
+	var q wire.Query
 	if err != nil || !q.Parse(packed) {
 		t.Fatalf("%v: %v", m, err)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/internal/nodefacts"
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
@@ -402,7 +401,7 @@ func FuzzNames(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name []byte, qtype uint16) {
 		m := append(append([]byte{0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0}, name...), byte(qtype>>8), byte(qtype), 0, 1)
-		var q answers.Query
+		var q wire.Query
 		if !q.Parse(m) {
 			return
 		}

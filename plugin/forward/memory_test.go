@@ -14,7 +14,6 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
@@ -37,10 +36,10 @@ func (c *counting) Receive(_ *batch.Batch, _ *wire.Reply, _ *vouch.Voucher, _ in
 }
 
 // packedQuery returns a packed query for a name, and its fields.
-func packedQuery(t testing.TB, name string) (answers.Query, []byte) {
+func packedQuery(t testing.TB, name string) (wire.Query, []byte) {
 	t.Helper()
 	packed, err := question(name).Pack()
-	var q answers.Query
+	var q wire.Query
 	if err != nil || !q.Parse(packed) {
 		t.Fatalf("%s: %v", name, err)
 	}

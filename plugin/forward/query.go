@@ -8,7 +8,6 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -71,7 +70,7 @@ func isUnusual(r *dns.Msg) bool {
 }
 
 // setQuery sets an ordinary query. Its options are for one hop. Without any it is not copied.
-func (x *exchange) setQuery(q *answers.Query, packed []byte) {
+func (x *exchange) setQuery(q *wire.Query, packed []byte) {
 	end := q.QuestionEnd()
 	opt := 0
 	if q.EDNS {

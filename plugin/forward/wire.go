@@ -7,7 +7,6 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
@@ -18,13 +17,13 @@ var _ wirechain.Exchanger = (*Forward)(nil)
 
 // wireQuery is a query of Exchange.
 type wireQuery struct {
-	answers.Query
+	wire.Query
 	packed   []byte
 	receiver wirechain.Receiver
 }
 
 // Exchange implements wirechain.Exchanger.
-func (f *Forward) Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r wirechain.Receiver) bool {
+func (f *Forward) Exchange(b *batch.Batch, q *wire.Query, packed []byte, tcp bool, r wirechain.Receiver) bool {
 	name := q.Name(packed)
 	first, tail := f.stanzaFor(name)
 	if first == nil || isTransfer(q.Type) || first.mayLeave(name) && tail != nil || first.mayAnswer(name, q.Type) {
@@ -113,7 +112,7 @@ func (f *Forward) matchesWire(name []byte) bool {
 }
 
 // exchange forwards a query for this stanza.
-func (f *Forward) exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r wirechain.Receiver) {
+func (f *Forward) exchange(b *batch.Batch, q *wire.Query, packed []byte, tcp bool, r wirechain.Receiver) {
 	if err := f.admit(); err != nil {
 		r.Receive(b, nil, nil, dns.RcodeRefused, err)
 		return

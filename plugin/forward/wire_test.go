@@ -75,7 +75,7 @@ func describeParsed(r *wire.Reply) string {
 // exchangeOver queries an Exchanger. It returns false if the plugin chain has to handle the query.
 func exchangeOver(e wirechain.Exchanger, m *dns.Msg, tcp bool) (a answer, ok bool) {
 	packed, err := m.Pack()
-	var q answers.Query
+	var q wire.Query
 	if err != nil || m.Compress || !q.Parse(packed) {
 		return a, false
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // storing has a handler store its answers, and returns a lookup of the stored answer to a query.
@@ -21,8 +22,8 @@ func storing(e *External) (lookup func(text string) *answers.Entry) {
 	e.space.ByGeneration.Store(true)
 	return func(text string) *answers.Entry {
 		owner, qtype, _ := strings.Cut(text, " ")
-		var q answers.Query
-		packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), test.Case{Qname: owner, Qtype: dns.StringToType[qtype]}.Msg())
+		var q wire.Query
+		packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), test.Case{Qname: owner, Qtype: dns.StringToType[qtype]}.Msg())
 		if !ok {
 			return nil
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -142,14 +143,14 @@ func packedReply(h plugin.Handler, query []byte, from client) ([]byte, error) {
 }
 
 // entry returns the stored answer to a query, or nil. Answers of a cluster are the same with and without DO.
-func (s *storing) entry(query []byte) (*answers.Entry, *answers.Query) {
+func (s *storing) entry(query []byte) (*answers.Entry, *wire.Query) {
 	e, q, _ := s.entryAndKey(query)
 	return e, q
 }
 
 // entryAndKey is entry with its key, which has room for a view.
-func (s *storing) entryAndKey(query []byte) (*answers.Entry, *answers.Query, []byte) {
-	var q answers.Query
+func (s *storing) entryAndKey(query []byte) (*answers.Entry, *wire.Query, []byte) {
+	var q wire.Query
 	if !q.Parse(query) {
 		return nil, nil, nil
 	}

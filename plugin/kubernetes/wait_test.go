@@ -14,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
@@ -171,8 +172,8 @@ func TestStoredForWaited(t *testing.T) {
 	} {
 		m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 		checkDenialTTL(t, askMsg(t, s.k, m), want)
-		var q answers.Query
-		packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), m)
+		var q wire.Query
+		packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), m)
 		if !ok {
 			t.Fatal("no key")
 		}

@@ -191,7 +191,7 @@ func odd(t *testing.T, name string) (all []query) {
 	return all
 }
 
-const malformedFolder = "../../plugin/internal/answers/testdata/malformed"
+const malformedFolder = "../../plugin/internal/wire/testdata/malformed"
 
 // malformed returns the packets of the files, which are named after their errors.
 func malformed(t *testing.T) (all []query) {

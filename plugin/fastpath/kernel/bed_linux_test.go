@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -102,7 +103,7 @@ func newBed(t testing.TB) *bed {
 // put stores the answer to a query, and copies it to the kernel. It returns the error of the copy.
 func (b *bed) put(query []byte, e *answers.Entry, shuffle bool) (err error) {
 	b.Helper()
-	var q answers.Query
+	var q wire.Query
 	if !q.Parse(query) {
 		b.Fatalf("no query: %x", query)
 	}

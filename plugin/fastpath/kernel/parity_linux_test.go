@@ -239,7 +239,7 @@ func (p *parity) same(d *datagram, got, want []byte) bool {
 	if bytes.Equal(got, want) {
 		return true
 	}
-	var q answers.Query
+	var q wire.Query
 	q.Parse(d.message)
 	name, _, _ := dns.UnpackDomainName(d.message, wire.HeaderLen)
 	if !p.shuffled[strings.ToLower(name)] {
@@ -265,7 +265,7 @@ func (p *parity) same(d *datagram, got, want []byte) bool {
 
 // want returns the reply of the store at a time, and why it is not in the kernel.
 func (p *parity) want(d *datagram, now time.Duration) (reply []byte, why string) {
-	var q answers.Query
+	var q wire.Query
 	if !q.Parse(d.message) {
 		return nil, "no query"
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 const otherWeb = "w3b.shop.svc.cluster.local." // as long as web
@@ -22,7 +23,7 @@ const otherWeb = "w3b.shop.svc.cluster.local." // as long as web
 func (b *bed) stored(name string, e *answers.Entry) (key []byte) {
 	b.Helper()
 	query := question(b, name, dns.TypeA, nil)
-	var q answers.Query
+	var q wire.Query
 	if !q.Parse(query) {
 		b.Fatalf("no query: %x", query)
 	}

@@ -145,7 +145,7 @@ func TestEnds(t *testing.T) {
 func (b *bed) replace(e *answers.Entry) {
 	b.Helper()
 	query := question(b, web, dns.TypeA, nil)
-	var q answers.Query
+	var q wire.Query
 	q.Parse(query)
 	b.store.Put(b.keyspace, b.keyspace.Key(nil, query, &q), e)
 }
@@ -346,7 +346,7 @@ func TestClients(t *testing.T) {
 	lists.list.Store(3)
 	e := address(t, web, nil)
 	query := question(t, web, dns.TypeA, nil)
-	var q answers.Query
+	var q wire.Query
 	q.Parse(query)
 	key := b.keyspace.Key(make([]byte, 0, answers.MaxKey), query, &q)
 	b.store.Put(b.keyspace, key, e)
@@ -480,7 +480,7 @@ func receivable(f []byte) bool {
 	udp := f[head:]
 	sum, field := folded(pseudoSum(source, destination, len(udp)), udp), uint16(udp[6])<<8|uint16(udp[7])
 	valid := sum == 0xffff || field == folded(pseudoSum(source, destination, len(udp)), nil) || field == 0 && address == 4
-	var q answers.Query
+	var q wire.Query
 	m := udp[8:]
 	if !valid || int(udp[4])<<8|int(udp[5]) != len(udp) || !q.Parse(m) || q.Type != dns.TypeA {
 		return false

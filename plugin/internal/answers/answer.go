@@ -235,7 +235,7 @@ type Patch struct {
 }
 
 // ReplyLen returns the length of the reply to a query in bytes.
-func (a *Answer) ReplyLen(q *Query, p *Patch) int {
+func (a *Answer) ReplyLen(q *wire.Query, p *Patch) int {
 	if q.EDNS {
 		return len(a.packed) + wire.OPTLen + len(p.Options)
 	}
@@ -244,7 +244,7 @@ func (a *Answer) ReplyLen(q *Query, p *Patch) int {
 
 // AppendReply appends the reply to a query to dst. The query's name, type and class are the answer's. It allocates
 // nothing if dst has room for twice the reply.
-func (a *Answer) AppendReply(dst, query []byte, q *Query, p *Patch) []byte {
+func (a *Answer) AppendReply(dst, query []byte, q *wire.Query, p *Patch) []byte {
 	start := len(dst)
 	dst = append(dst, a.packed...)
 	m := dst[start:]

@@ -375,7 +375,7 @@ func checkAnyAnswer(t *testing.T, b []byte, r *rand.Rand) {
 		return
 	}
 	before := bytes.Clone(b)
-	var q Query
+	var q wire.Query
 	if !q.ParseQuestion(b) {
 		t.Fatalf("accepted %x with a compressed question", b)
 	}
@@ -402,7 +402,7 @@ func TestAppendReplyAllocatesNothing(t *testing.T) {
 	buf := make([]byte, 0, dns.MaxMsgSize)
 	p := Patch{Age: 3, Serial: 4, SetSerial: true, Options: []byte{0, 15, 0, 2, 0, 3}, Shuffle: 12345}
 	if n := testing.AllocsPerRun(1000, func() {
-		var q Query
+		var q wire.Query
 		if !q.Parse(query) {
 			t.Error("refused")
 		}

@@ -10,10 +10,12 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // numbered returns an entry whose address is a number, with its key and the query for it.
-func numbered(t testing.TB, ks *Keyspace, n int) (e *Entry, key, query []byte, q Query) {
+func numbered(t testing.TB, ks *Keyspace, n int) (e *Entry, key, query []byte, q wire.Query) {
 	t.Helper()
 	m := message(t, fmt.Sprintf("n%d.example.", n), dns.TypeA)
 	m.Answer = []dns.RR{&dns.A{
@@ -91,7 +93,7 @@ func write(t *testing.T, s *Store, ks *Keyspace, r *rand.Rand, numbers int) {
 func read(t *testing.T, s *Store, ks *Keyspace, r *rand.Rand, ended *atomic.Bool, hits *atomic.Int64, numbers int) {
 	type lookup struct {
 		key, query []byte
-		q          Query
+		q          wire.Query
 	}
 	lookups := make([]lookup, numbers)
 	for n := range lookups {

@@ -225,7 +225,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b
 func (e *Entry) Shared() bool { return len(e.key) > keyFlags && e.key[keyFlags]&keyList == 0 }
 
 // Message returns the answer to a query as a message without an OPT record, which the writer adds.
-func (e *Entry) Message(query []byte, q Query, p *Patch) (*dns.Msg, error) {
+func (e *Entry) Message(query []byte, q wire.Query, p *Patch) (*dns.Msg, error) {
 	b, _ := buffers.Get().(*[]byte)
 	defer buffers.Put(b)
 	q.EDNS = false
@@ -238,7 +238,7 @@ func (e *Entry) CountedLen() int { return e.Plain.Len() + int(e.plainExcess) }
 
 // Form returns the form of the answer that the server sends to a query whose replies may have limit bytes, nil if the
 // answer has to be truncated. fragments is the length in bytes from which CoreDNS compresses names to avoid fragments.
-func (e *Entry) Form(q *Query, p *Patch, limit, fragments int) *Answer {
+func (e *Entry) Form(q *wire.Query, p *Patch, limit, fragments int) *Answer {
 	if n := e.Plain.ReplyLen(q, p) + int(e.plainExcess); n <= limit && n <= fragments {
 		return &e.Plain
 	}

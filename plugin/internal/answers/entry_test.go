@@ -10,6 +10,8 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
+
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/coredns/coredns/request"
 )
@@ -182,21 +184,21 @@ func TestFormOfUpperCase(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := map[string]struct {
-		q                Query
+		q                wire.Query
 		limit, fragments int
 		want             *Answer
 	}{
-		"fits":                           {Query{}, 4096, 4096, &e.Plain},
-		"fits exactly":                   {Query{}, 700, 700, &e.Plain},
-		"fits in upper case":             {Query{Upper: true}, 4096, 4096, &e.Plain},
-		"over the limit":                 {Query{}, 699, 4096, e.compressed},
-		"over the limit, in upper case":  {Query{Upper: true}, 699, 4096, nil},
-		"over a fragment":                {Query{}, 4096, 699, e.compressed},
-		"over a fragment, in upper case": {Query{Upper: true}, 4096, 699, nil},
-		"compressed over a fragment":     {Query{}, e.compressed.Len(), 100, e.compressed},
-		"compressed over the limit":      {Query{}, e.compressed.Len() - 1, 4096, nil},
-		"over the limit with OPT":        {Query{EDNS: true}, 710, 4096, e.compressed},
-		"fits with OPT":                  {Query{EDNS: true}, 711, 4096, &e.Plain},
+		"fits":                           {wire.Query{}, 4096, 4096, &e.Plain},
+		"fits exactly":                   {wire.Query{}, 700, 700, &e.Plain},
+		"fits in upper case":             {wire.Query{Upper: true}, 4096, 4096, &e.Plain},
+		"over the limit":                 {wire.Query{}, 699, 4096, e.compressed},
+		"over the limit, in upper case":  {wire.Query{Upper: true}, 699, 4096, nil},
+		"over a fragment":                {wire.Query{}, 4096, 699, e.compressed},
+		"over a fragment, in upper case": {wire.Query{Upper: true}, 4096, 699, nil},
+		"compressed over a fragment":     {wire.Query{}, e.compressed.Len(), 100, e.compressed},
+		"compressed over the limit":      {wire.Query{}, e.compressed.Len() - 1, 4096, nil},
+		"over the limit with OPT":        {wire.Query{EDNS: true}, 710, 4096, e.compressed},
+		"fits with OPT":                  {wire.Query{EDNS: true}, 711, 4096, &e.Plain},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

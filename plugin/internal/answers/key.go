@@ -30,7 +30,7 @@ const MaxKey = keyHead + wire.MaxName + 1 + wire.MaxSearchList + numberLen + num
 
 // AppendKey appends the key of the answer to a query to dst: the keyspace, type, class, the flags DO and CD, the name in
 // lower case, and the search list.
-func AppendKey(dst []byte, keyspace uint32, query []byte, q *Query) []byte {
+func AppendKey(dst []byte, keyspace uint32, query []byte, q *wire.Query) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, keyspace)
 	dst = binary.BigEndian.AppendUint16(dst, q.Type)
 	dst = binary.BigEndian.AppendUint16(dst, q.Class)
@@ -49,7 +49,7 @@ func AppendKey(dst []byte, keyspace uint32, query []byte, q *Query) []byte {
 // QueryFromKey sets a query from a key without the number of a view or the ID of a search list, and appends the query in wire
 // form to buf, which must be empty: with RD, and with an OPT record, so that the reply may have options. The query has the
 // same key in the keyspace. QueryFromKey returns false for any other key.
-func QueryFromKey(q *Query, buf, key []byte) ([]byte, bool) {
+func QueryFromKey(q *wire.Query, buf, key []byte) ([]byte, bool) {
 	if len(key) < keyHead+1 || key[keyFlags]&^(keyDO|keyCD|keySearch) != 0 {
 		return nil, false
 	}
@@ -61,7 +61,7 @@ func QueryFromKey(q *Query, buf, key []byte) ([]byte, bool) {
 	b := append(buf, 0, 0, wire.RD, wire.Flag(flags&keyCD != 0, wire.CD), 0, 1, 0, 0, 0, 0, 0, 1)
 	b = append(append(b, key[keyHead:end]...), key[4:keyFlags]...)
 	opt := len(b)
-	b = (&Query{UDPSize: searchlist.UDPSize, DO: flags&keyDO != 0}).AppendOPT(b, nil)
+	b = (&wire.Query{UDPSize: searchlist.UDPSize, DO: flags&keyDO != 0}).AppendOPT(b, nil)
 	if flags&keySearch != 0 {
 		if len(search) == 0 || len(search) != 1+int(search[0]) {
 			return nil, false

@@ -81,8 +81,8 @@ func TestAppendKey(t *testing.T) {
 			t.Errorf("only %d keys", len(known))
 		}
 		t.Run("longest", func(t *testing.T) {
-			var q Query
-			b := newQuery(t, longest, dns.TypeA, withSearchLists(longestList))
+			var q wire.Query
+			b := newQuery(t, longest, dns.TypeA, withOptions(searchList(longestList)))
 			if !q.Parse(b) {
 				t.Fatal("refused")
 			}
@@ -125,12 +125,12 @@ func TestAppendKey(t *testing.T) {
 // checkFromKey asserts that a query from a key has that key, and reports whether there is one.
 func checkFromKey(t testing.TB, key []byte) bool {
 	t.Helper()
-	var q Query
-	packed, ok := QueryFromKey(&q, make([]byte, 0, MaxQuery+wire.OptionLen+wire.MaxSearchList), key)
+	var q wire.Query
+	packed, ok := QueryFromKey(&q, make([]byte, 0, wire.MaxQuery+wire.OptionLen+wire.MaxSearchList), key)
 	if !ok {
 		return false
 	}
-	var parsed Query
+	var parsed wire.Query
 	if !parsed.Parse(packed) || !parsed.RD || !parsed.EDNS || new(dns.Msg).Unpack(packed) != nil {
 		t.Fatalf("key %x: invalid query %x", key, packed)
 	}
@@ -186,7 +186,7 @@ func FuzzFromKey(f *testing.F) {
 	f.Add(packMsg(f, new(dns.Msg).SetQuestion("www.example.", dns.TypeA).SetEdns0(1232, true)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		checkFromKey(t, b)
-		var q Query
+		var q wire.Query
 		if !q.Parse(b) {
 			return
 		}
@@ -199,7 +199,7 @@ func FuzzFromKey(f *testing.F) {
 
 func TestKeyAllocatesNothing(t *testing.T) {
 	var key [MaxKey]byte
-	buf := make([]byte, 0, MaxQuery)
+	buf := make([]byte, 0, wire.MaxQuery)
 	for name, b := range map[string][]byte{
 		"plain":       newQuery(t, "svc.example.", dns.TypeA, nil),
 		"upper":       newQuery(t, "Svc.Example.", dns.TypeA, edns(1232, true)),
@@ -207,7 +207,7 @@ func TestKeyAllocatesNothing(t *testing.T) {
 		"search list": newQuery(t, longest, dns.TypeA, withOptions(searchList(longestList), &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: []byte{1}})),
 	} {
 		t.Run(name, func(t *testing.T) {
-			var q Query
+			var q wire.Query
 			if n := testing.AllocsPerRun(1000, func() {
 				if !q.Parse(b) {
 					t.Error("refused")

@@ -6,6 +6,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // Keyspace separates the answers of one server block from those of others.
@@ -83,7 +84,7 @@ func (k *Keyspace) OnInvalidated(f func(*Entry)) {
 }
 
 // Key appends the key of a question in this keyspace to buf.
-func (k *Keyspace) Key(buf, query []byte, q *Query) []byte {
+func (k *Keyspace) Key(buf, query []byte, q *wire.Query) []byte {
 	return AppendKey(buf, k.id, query, q)
 }
 
@@ -95,8 +96,8 @@ func (k *Keyspace) PutReply(query, reply *dns.Msg, p *Properties) {
 	if !k.ByGeneration.Load() || !p.ByGeneration() || reply.Truncated {
 		return
 	}
-	var packedBuf [MaxQuery]byte
-	var q Query
+	var packedBuf [wire.MaxQuery]byte
+	var q wire.Query
 	packed, ok := QueryFromMsg(&q, packedBuf[:0], query)
 	if !ok || q.Upper {
 		return

@@ -15,12 +15,12 @@ import (
 // client only, unless the message isPlain with a valid name, at most one search list of at most
 // wire.MaxSearchList bytes, and no option that may change the answer without being in the key, such as a client
 // subnet (RFC 7871).
-func QueryFromMsg(q *Query, buf []byte, m *dns.Msg) ([]byte, bool) {
-	if !isPlain(m) || cap(buf) < MaxQuery {
+func QueryFromMsg(q *wire.Query, buf []byte, m *dns.Msg) ([]byte, bool) {
+	if !isPlain(m) || cap(buf) < wire.MaxQuery {
 		return nil, false
 	}
 	question := m.Question[0]
-	b := buf[:MaxQuery]
+	b := buf[:wire.MaxQuery]
 	clear(b[:wire.HeaderLen])
 	end, err := dns.PackDomainName(question.Name, b, wire.HeaderLen, nil, false)
 	if err != nil {
@@ -31,7 +31,7 @@ func QueryFromMsg(q *Query, buf []byte, m *dns.Msg) ([]byte, bool) {
 	binary.BigEndian.PutUint16(b[end:], question.Qtype)
 	binary.BigEndian.PutUint16(b[end+2:], question.Qclass)
 	b = b[:end+wire.TypeClassLen]
-	*q = Query{RD: m.RecursionDesired, CD: m.CheckingDisabled, AD: m.AuthenticatedData}
+	*q = wire.Query{RD: m.RecursionDesired, CD: m.CheckingDisabled, AD: m.AuthenticatedData}
 	if !q.ParseQuestion(b) {
 		return nil, false
 	}

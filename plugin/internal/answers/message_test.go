@@ -23,11 +23,11 @@ func FuzzFromMsg(f *testing.F) {
 			return
 		}
 		checkFromMsg(t, m)
-		var parsed, made Query
+		var parsed, made wire.Query
 		if !parsed.Parse(b) {
 			return
 		}
-		query, ok := QueryFromMsg(&made, make([]byte, 0, MaxQuery), m)
+		query, ok := QueryFromMsg(&made, make([]byte, 0, wire.MaxQuery), m)
 		parsed.Caller = 0 // of the options, only the search list is set
 		if !ok || !reflect.DeepEqual(made, parsed) {
 			t.Fatalf("%x: from the message %v %+v, parsed %+v", b, ok, made, parsed)
@@ -42,8 +42,8 @@ func FuzzFromMsg(f *testing.F) {
 
 func checkFromMsg(t *testing.T, m *dns.Msg) {
 	t.Helper()
-	var made, parsed Query
-	query, ok := QueryFromMsg(&made, bytes.Repeat([]byte{0xff}, MaxQuery)[:0], m)
+	var made, parsed wire.Query
+	query, ok := QueryFromMsg(&made, bytes.Repeat([]byte{0xff}, wire.MaxQuery)[:0], m)
 	list, one := searchlist.OptionOf(m)
 	if _, unkeyed := UnkeyedOption(m); ok != (isOrdinary(m) && !unkeyed) {
 		t.Fatalf("%t for %v", ok, m)
@@ -83,7 +83,7 @@ func isOrdinary(m *dns.Msg) bool {
 		opt.Option = slices.DeleteFunc(opt.Option, func(o dns.EDNS0) bool { return o.Option() != wire.OptionSearchList })
 	}
 	b, err := m.Pack()
-	return err == nil && new(Query).Parse(b)
+	return err == nil && new(wire.Query).Parse(b)
 }
 
 func TestFromMsgRefuses(t *testing.T) {
@@ -106,7 +106,7 @@ func TestFromMsgRefuses(t *testing.T) {
 		"leading dot":              question(".a."),
 		"incomplete escape":        question(`a\`),
 		"escaped final dot":        question(`a\.`),
-		"two search lists":         edited(question("a."), withSearchLists("\x01b\x00", "\x01b\x00")),
+		"two search lists":         edited(question("a."), withOptions(searchList("\x01b\x00"), searchList("\x01b\x00"))),
 		"client subnet":            edited(question("a."), withOptions(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET})),
 		"client subnet of no bits": edited(question("a."), withOptions(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1})),
 		"CHAIN":                    edited(question("a."), withOptions(&dns.EDNS0_LOCAL{Code: 13})),
@@ -115,24 +115,24 @@ func TestFromMsgRefuses(t *testing.T) {
 			withOptions(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET})(m)
 			m.Extra = append(m.Extra, &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}})
 		}),
-		"search list of 256 bytes": edited(question("a."), withSearchLists(longestList+"s")),
+		"search list of 256 bytes": edited(question("a."), withOptions(searchList(longestList+"s"))),
 	} {
 		t.Run(name, func(t *testing.T) {
-			var q Query
-			if got, ok := QueryFromMsg(&q, make([]byte, 0, MaxQuery), m); ok {
+			var q wire.Query
+			if got, ok := QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), m); ok {
 				t.Errorf("got %x", got)
 			}
 		})
 	}
 	t.Run("buffer too small", func(t *testing.T) {
-		var q Query
-		if _, ok := QueryFromMsg(&q, make([]byte, 0, MaxQuery-1), question("a.")); ok {
+		var q wire.Query
+		if _, ok := QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery-1), question("a.")); ok {
 			t.Error("accepted")
 		}
 	})
 	t.Run("escaped upper-case letter", func(t *testing.T) {
-		var q Query
-		if _, ok := QueryFromMsg(&q, make([]byte, 0, MaxQuery), question(`\065.`)); !ok || !q.Upper {
+		var q wire.Query
+		if _, ok := QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), question(`\065.`)); !ok || !q.Upper {
 			t.Errorf("%v %+v", ok, q)
 		}
 	})

@@ -2,6 +2,9 @@ package answers
 
 import (
 	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,7 +41,7 @@ func newStore(budget int64, collide bool) (*Store, *clock) {
 func key(ks *Keyspace, n int) []byte {
 	name := binary.BigEndian.AppendUint32([]byte{4}, uint32(n))
 	query := append(append(make([]byte, wire.HeaderLen), name...), 0)
-	q := Query{NameLen: 6, Type: dns.TypeA, Class: dns.ClassINET}
+	q := wire.Query{NameLen: 6, Type: dns.TypeA, Class: dns.ClassINET}
 	return ks.Key(nil, query, &q)
 }
 
@@ -75,6 +78,73 @@ func message(t testing.TB, name string, rrtype uint16, answers ...string) *dns.M
 	return m
 }
 
+// longest is a name of 255 bytes in wire form, tooLong one of 256.
+var (
+	longest = strings.Repeat(strings.Repeat("a", 63)+".", 3) + strings.Repeat("b", 61) + "."
+	tooLong = strings.Repeat(strings.Repeat("a", 63)+".", 3) + strings.Repeat("b", 62) + "."
+)
+
+// longestList is the data of a search list of the maximum length. Parse does not check that they are valid suffixes.
+var longestList = strings.Repeat("s", wire.MaxSearchList)
+
+func searchList(data string) dns.EDNS0 {
+	return &dns.EDNS0_LOCAL{Code: wire.OptionSearchList, Data: []byte(data)}
+}
+
+// withOptions adds an OPT record with options.
+func withOptions(options ...dns.EDNS0) func(*dns.Msg) {
+	return func(m *dns.Msg) {
+		m.SetEdns0(1232, false)
+		m.IsEdns0().Option = options
+	}
+}
+
+func edns(size uint16, do bool) func(*dns.Msg) {
+	return func(m *dns.Msg) { m.SetEdns0(size, do) }
+}
+
+// newQuery returns a packed query, after a change of the message.
+func newQuery(t testing.TB, name string, rrtype uint16, change func(*dns.Msg)) []byte {
+	t.Helper()
+	m := new(dns.Msg).SetQuestion(name, rrtype)
+	if change != nil {
+		change(m)
+	}
+	return packMsg(t, m)
+}
+
+// addQueries adds malformed and valid queries to a corpus.
+func addQueries(f *testing.F) {
+	for _, b := range malformedFiles(f) {
+		f.Add(b)
+	}
+	f.Add(newQuery(f, "svc.Example.", dns.TypeA, nil))
+	f.Add(newQuery(f, longest, dns.TypeSRV, edns(1232, true)))
+	caller := &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: []byte{1, 1, 'n'}}
+	f.Add(newQuery(f, longest, dns.TypeSRV, withOptions(caller)))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(caller, caller)))
+	f.Add(newQuery(f, longest, dns.TypeSRV, withOptions(searchList(longestList))))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(searchList("\x01b\x00"), caller)))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(&dns.EDNS0_LOCAL{Code: wire.OptionCaller}, searchList(""))))
+}
+
+// malformedFiles returns the malformed queries of package wire's tests.
+func malformedFiles(t testing.TB) (all [][]byte) {
+	t.Helper()
+	names, err := filepath.Glob("../wire/testdata/malformed/*.bin")
+	if err != nil || len(names) == 0 {
+		t.Fatal("no files", err)
+	}
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b)
+	}
+	return all
+}
+
 // packMsg packs a message.
 func packMsg(t testing.TB, m *dns.Msg) []byte {
 	t.Helper()
@@ -106,9 +176,9 @@ func queryFor(m *dns.Msg) *dns.Msg {
 }
 
 // queryOf returns the query of a message, packed and parsed.
-func queryOf(t testing.TB, m *dns.Msg) (query []byte, q Query) {
+func queryOf(t testing.TB, m *dns.Msg) (query []byte, q wire.Query) {
 	t.Helper()
-	query, ok := QueryFromMsg(&q, make([]byte, 0, MaxQuery), queryFor(m))
+	query, ok := QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), queryFor(m))
 	if !ok {
 		t.Fatalf("no query from %v", m)
 	}

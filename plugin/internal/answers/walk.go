@@ -2,6 +2,8 @@ package answers
 
 import (
 	"iter"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // All yields the entries of the keyspace without a lock. Entries that are stored or removed meanwhile may be missing. Of two
@@ -21,7 +23,7 @@ func (k *Keyspace) All() iter.Seq[*Entry] {
 // AppendReplyKey appends the key under which a reply in wire form answers a query with the flags DO and CD, and without a search
 // list. It returns false for a reply without a valid question. The rest of the message may be of any form.
 func (k *Keyspace) AppendReplyKey(dst, reply []byte, do, cd bool) ([]byte, bool) {
-	q := Query{DO: do, CD: cd}
+	q := wire.Query{DO: do, CD: cd}
 	if !q.ParseQuestion(reply) {
 		return dst, false
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 func TestAll(t *testing.T) {
@@ -106,7 +108,7 @@ func TestAppendReplyKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var q Query
+		var q wire.Query
 		if !q.Parse(query) {
 			t.Fatalf("%s is not parsed", tt.name)
 		}

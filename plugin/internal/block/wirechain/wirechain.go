@@ -15,10 +15,10 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-// Request is an ordinary query (see answers.Query.Parse) without a fresh answer in the store. It goes through the plugins
+// Request is an ordinary query (see wire.Query.Parse) without a fresh answer in the store. It goes through the plugins
 // of a block in wire form, without dns.Msg and without a goroutine.
 type Request struct {
-	answers.Query
+	wire.Query
 	// Packed is the query in wire form, and Key its key in the block's keyspace. Both are valid, and do not change, until a
 	// method of Answerer is called.
 	Packed, Key []byte
@@ -84,7 +84,7 @@ type Cache interface {
 type Exchanger interface {
 	// Exchange forwards a query. It returns false, and does not call the Receiver, if the plugin chain has to handle the
 	// query: for example, its name is not forwarded. packed must not change until Receive is called. It does not block.
-	Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r Receiver) bool
+	Exchange(b *batch.Batch, q *wire.Query, packed []byte, tcp bool, r Receiver) bool
 	// Capacity returns the number of queries that the upstreams can have in progress. Beyond it, Exchange may fail.
 	Capacity() int
 }

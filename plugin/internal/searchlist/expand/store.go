@@ -13,14 +13,14 @@ import (
 // key is the key of the answer to a query in the store.
 type key struct {
 	query []byte
-	q     answers.Query
+	q     wire.Query
 	bytes []byte // empty if the answer is not stored
 }
 
 func (x *Expander) key(r *dns.Msg, q *Question) *key {
 	k := &key{}
 	var ok bool
-	if k.query, ok = answers.QueryFromMsg(&k.q, make([]byte, 0, answers.MaxQuery), r); !ok || k.q.Upper {
+	if k.query, ok = answers.QueryFromMsg(&k.q, make([]byte, 0, wire.MaxQuery), r); !ok || k.q.Upper {
 		return k
 	}
 	k.bytes = x.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), k.query, &k.q)

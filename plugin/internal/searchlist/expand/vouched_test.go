@@ -28,8 +28,8 @@ func (*storedBackend) Name() string { return "backend" }
 func (w *storedBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
 	w.queries++
 	e := w.entries[r.Question[0].Name]
-	var q answers.Query
-	packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, answers.MaxQuery), r)
+	var q wire.Query
+	packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), r)
 	p := e.Patch(answers.Now())
 	m, err := e.Message(packed, q, &p)
 	if err != nil {

@@ -1,4 +1,4 @@
-package answers
+package wire
 
 import (
 	"bytes"
@@ -12,7 +12,6 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // newQuery returns a packed query, after a change of the message.
@@ -26,6 +25,16 @@ func newQuery(t testing.TB, name string, rrtype uint16, change func(*dns.Msg)) [
 	return packMsg(t, m)
 }
 
+// packMsg packs a message.
+func packMsg(t testing.TB, m *dns.Msg) []byte {
+	t.Helper()
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 func edns(size uint16, do bool) func(*dns.Msg) {
 	return func(m *dns.Msg) { m.SetEdns0(size, do) }
 }
@@ -34,7 +43,7 @@ func edns(size uint16, do bool) func(*dns.Msg) {
 func withCallers(data ...[]byte) func(*dns.Msg) {
 	options := make([]dns.EDNS0, len(data))
 	for i, d := range data {
-		options[i] = &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: d}
+		options[i] = &dns.EDNS0_LOCAL{Code: OptionCaller, Data: d}
 	}
 	return withOptions(options...)
 }
@@ -49,7 +58,7 @@ func withSearchLists(data ...string) func(*dns.Msg) {
 }
 
 func searchList(data string) dns.EDNS0 {
-	return &dns.EDNS0_LOCAL{Code: wire.OptionSearchList, Data: []byte(data)}
+	return &dns.EDNS0_LOCAL{Code: OptionSearchList, Data: []byte(data)}
 }
 
 // withOptions adds an OPT record with options.
@@ -71,7 +80,7 @@ func longestCaller(t testing.TB) []byte {
 }
 
 // longestList is the data of a search list of the maximum length. Parse does not check that they are valid suffixes.
-var longestList = strings.Repeat("s", wire.MaxSearchList)
+var longestList = strings.Repeat("s", MaxSearchList)
 
 // longest is a name of 255 bytes in wire form, tooLong one of 256.
 var (
@@ -124,15 +133,15 @@ func TestParse(t *testing.T) {
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Search: []byte{}},
 		},
 		"caller and search list": {
-			newQuery(t, "a.", 1, withOptions(&dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: []byte{1, 1, 'n'}}, searchList("\x01b\x00"))),
+			newQuery(t, "a.", 1, withOptions(&dns.EDNS0_LOCAL{Code: OptionCaller, Data: []byte{1, 1, 'n'}}, searchList("\x01b\x00"))),
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 34, Search: []byte("\x01b\x00")},
 		},
 		"search list and caller": {
-			newQuery(t, "a.", 1, withOptions(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: []byte{1, 1, 'n'}})),
+			newQuery(t, "a.", 1, withOptions(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: OptionCaller, Data: []byte{1, 1, 'n'}})),
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 41, Search: []byte("\x01b\x00")},
 		},
 		"longest of both": {
-			newQuery(t, longest, 1, withOptions(searchList(longestList), &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: longestCaller(t)})),
+			newQuery(t, longest, 1, withOptions(searchList(longestList), &dns.EDNS0_LOCAL{Code: OptionCaller, Data: longestCaller(t)})),
 			Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 545, Search: []byte(longestList)},
 		},
 		"every field": {newQuery(t, longest, 1, edns(65535, true)), Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 65535, DO: true}},
@@ -215,7 +224,7 @@ func slowParse(t *testing.T, m *dns.Msg) (q Query, callerData []byte) {
 	if question.Qclass != dns.ClassINET {
 		t.Fatalf("accepted class %d", question.Qclass)
 	}
-	var name [wire.MaxName]byte
+	var name [MaxName]byte
 	n, err := dns.PackDomainName(question.Name, name[:], 0, nil, false)
 	if err != nil {
 		t.Fatal(err)
@@ -233,13 +242,13 @@ func slowParse(t *testing.T, m *dns.Msg) (q Query, callerData []byte) {
 		t.Fatalf("accepted the additional record %v", m.Extra[0])
 	}
 	q.EDNS, q.UDPSize, q.DO = true, opt.UDPSize(), opt.Do()
-	at := wire.HeaderLen + n + 4 + wire.OPTLen
+	at := HeaderLen + n + 4 + OPTLen
 	for _, option := range opt.Option {
 		local, ok := option.(*dns.EDNS0_LOCAL)
 		switch {
-		case ok && local.Code == wire.OptionCaller && q.Caller == 0:
+		case ok && local.Code == OptionCaller && q.Caller == 0:
 			q.Caller, callerData = at+4, local.Data
-		case ok && local.Code == wire.OptionSearchList && q.Search == nil && len(local.Data) <= wire.MaxSearchList:
+		case ok && local.Code == OptionSearchList && q.Search == nil && len(local.Data) <= MaxSearchList:
 			q.Search = append([]byte{}, local.Data...)
 		default:
 			t.Fatalf("accepted the options %v", opt.Option)
@@ -319,8 +328,8 @@ func addQueries(f *testing.F) {
 	f.Add(newQuery(f, longest, dns.TypeSRV, withCallers(longestCaller(f))))
 	f.Add(newQuery(f, "a.", dns.TypeSRV, withCallers(longestCaller(f), []byte{1, 1, 'n'})))
 	f.Add(newQuery(f, longest, dns.TypeSRV, withSearchLists(longestList)))
-	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: []byte{1, 1, 'n'}})))
-	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(&dns.EDNS0_LOCAL{Code: wire.OptionCaller}, searchList(""))))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: OptionCaller, Data: []byte{1, 1, 'n'}})))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(&dns.EDNS0_LOCAL{Code: OptionCaller}, searchList(""))))
 }
 
 func FuzzParse(f *testing.F) {
@@ -333,7 +342,7 @@ func TestParseAllocatesNothing(t *testing.T) {
 		"plain":   newQuery(t, "svc.example.", dns.TypeA, nil),
 		"upper":   newQuery(t, "Svc.Example.", dns.TypeA, edns(1232, true)),
 		"long":    newQuery(t, longest, dns.TypeA, edns(1232, true)),
-		"options": newQuery(t, longest, dns.TypeA, withOptions(searchList(longestList), &dns.EDNS0_LOCAL{Code: wire.OptionCaller, Data: longestCaller(t)})),
+		"options": newQuery(t, longest, dns.TypeA, withOptions(searchList(longestList), &dns.EDNS0_LOCAL{Code: OptionCaller, Data: longestCaller(t)})),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var q Query
