@@ -204,20 +204,20 @@ func (c *Cache) finish(b *batch.Batch, ended *flight, res result) {
 	}
 	delete(f.all, ended.key)
 	waiting, done := ended.waiting, ended.done
-	wire := ended.wire
+	requests := ended.wire
 	ended.wire = nil
 	if ended.client.IsValid() {
 		f.verified(ended.client)
 	}
 	f.mu.Unlock()
-	if waiting+len(wire) > 0 && res.entry == nil && res.reply != nil {
+	if waiting+len(requests) > 0 && res.entry == nil && res.reply != nil {
 		res.reply = res.reply.Copy()
 	}
 	ended.result = res
 	if done != nil {
 		close(done)
 	}
-	for _, w := range wire {
+	for _, w := range requests {
 		if w == nil {
 			continue
 		}

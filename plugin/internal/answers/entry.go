@@ -82,6 +82,13 @@ type Entry struct {
 	Kind Kind
 	// FixedTTL is set if TTLs are not decremented while the answer is fresh.
 	FixedTTL bool
+	// Cached is set for entries of plugin cache, which counts them and their hits and limits their number. Other entries
+	// are valid by Generations alone, or belong to a view or a search list; only the budget limits them.
+	Cached bool
+	// Costly is set if the answer is another server's: it is evicted later.
+	Costly bool
+	// Restored is set if an earlier process has received the answer.
+	Restored bool
 	// Validity bounds how long the answer may be served. Without Expires, TTLs are not decremented.
 	Validity
 	// Stored is the time at which the answer was made, since the start of the process.
@@ -99,13 +106,6 @@ type Entry struct {
 	Count ServerCounter
 	// Serial is the present serial number for the SOA record in the authority section, or nil.
 	Serial Serial
-	// Cached is set for entries of plugin cache, which counts them and their hits and limits their number. Other entries
-	// are valid by Generations alone, or belong to a view or a search list; only the budget limits them.
-	Cached bool
-	// Costly is set if the answer is another server's: it is evicted later.
-	Costly bool
-	// Restored is set if an earlier process has received the answer.
-	Restored bool
 	// Popularity is set if a popular answer is prefetched before it expires.
 	Popularity *Popularity
 	// State belongs to the plugin that made the entry; StateSize is its memory in bytes.

@@ -31,9 +31,9 @@ func (e *Entry) use() {
 		return
 	}
 	e.credit.Store(credit)
-	for p := e.parts; p != nil; p = p.next {
-		if made := p.entry.Load(); made != nil {
-			made.use()
+	for s := e.Sources; s != nil; s = s.Next {
+		if source := entryOf(s.Dependent); source != nil {
+			source.use()
 		}
 	}
 }

@@ -125,7 +125,7 @@ const (
 	entryOverhead      = 528
 	compressedOverhead = 96
 	popularityOverhead = 64
-	partOverhead       = 24 // with the link of an answer that is not stored any more
+	sourceOverhead     = 32 // with the link of an answer that is not stored any more
 )
 
 // memory returns the memory of an entry in bytes. The allocator rounds each part up by a twelfth or less.
@@ -137,8 +137,8 @@ func (e *Entry) memory() int64 {
 	if e.Popularity != nil {
 		n += popularityOverhead
 	}
-	for p := e.parts; p != nil; p = p.next {
-		n += partOverhead
+	for s := e.Sources; s != nil; s = s.Next {
+		n += sourceOverhead
 	}
 	return int64(entryOverhead + n + n/12)
 }
@@ -155,17 +155,15 @@ func (s *Store) Put(keyspace *Keyspace, key []byte, e *Entry) {
 func (s *Store) PutDetached(keyspace *Keyspace, key []byte, e *Entry) {
 	e.keyspace, e.key, e.hash = keyspace, string(key), s.hash(key)
 	e.size = e.memory()
-	if e.Voucher != nil {
-		e.link = newLink(e)
-	}
+	e.linkEntry()
 	s.put(key, e)
 }
 
 // Attach has the session of the entry's Voucher remove the entry, at once if the answer has ended. It is called without a lock:
 // the function of the keyspace may fetch the answer again.
 func (e *Entry) Attach() {
-	if e.link != nil && e.link.Stored() {
-		e.Voucher.Attach(e.link)
+	if e.Dependent != nil && e.Dependent.Stored() {
+		e.Voucher.Attach(e.Dependent)
 	}
 }
 
@@ -183,9 +181,7 @@ func (s *Store) put(key []byte, e *Entry) {
 		s.unlink(old)
 	}
 	if !stored {
-		if e.link != nil {
-			e.link.entry.Store(nil)
-		}
+		e.unlinkEntry()
 		return
 	}
 	if capacity := keyspace.capacity[e.Kind]; capacity > 0 && e.Cached {
@@ -237,9 +233,7 @@ func (s *Store) unlink(e *Entry) {
 		e.older.newer, e.newer.older = e.newer, e.older
 	}
 	e.newer, e.older = nil, nil
-	if e.link != nil {
-		e.link.entry.Store(nil)
-	}
+	e.unlinkEntry()
 	e.removeCopies()
 	s.bytes.Add(-e.size)
 	e.count(-1)

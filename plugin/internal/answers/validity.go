@@ -29,8 +29,16 @@ type Validity struct {
 	// Voucher is that of the session over which the answer was received, nil without one.
 	Voucher *vouch.Voucher
 
-	link  *link // of the answer with a Voucher that was stored, from Put on
-	parts *part // of an answer that was made of such answers by Join
+	// Dependent is the stored answer with the Voucher, which the store sets; nil before. Sources are those of an answer that was
+	// made of stored answers by Join.
+	Dependent vouch.Dependent
+	Sources   *Source
+}
+
+// Source is a stored answer of those that another one was made of.
+type Source struct {
+	vouch.Dependent
+	Next *Source
 }
 
 // advanced is a Generation that differs from every Bound of it.
@@ -83,8 +91,8 @@ func (v *Validity) until(t time.Duration) {
 // Voucher extends the validity only while those of both vouch, or until the end of the one without a Voucher.
 func (v *Validity) Join(other *Validity) {
 	v.Voucher = vouch.Join(v.Voucher, v.Expires, other.Voucher, other.Expires)
-	if other.link != nil {
-		v.parts = &part{other.link, v.parts}
+	if other.Dependent != nil {
+		v.Sources = &Source{other.Dependent, v.Sources}
 	}
 	if other.Expires != 0 {
 		v.until(other.Expires)

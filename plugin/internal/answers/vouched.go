@@ -13,17 +13,24 @@ type link struct{ entry atomic.Pointer[Entry] } // nil once the entry is not sto
 
 var _ vouch.Dependent = (*link)(nil)
 
-func newLink(e *Entry) *link {
-	l := new(link)
-	l.entry.Store(e)
-	return l
+// linkEntry sets the Dependent of an entry with a Voucher.
+func (e *Entry) linkEntry() {
+	if e.Voucher != nil {
+		l := new(link)
+		l.entry.Store(e)
+		e.Dependent = l
+	}
 }
 
-// part is a stored answer of those that another one was made of.
-type part struct {
-	*link
-	next *part
+// unlinkEntry ends that the Dependent of an entry refers to it.
+func (e *Entry) unlinkEntry() {
+	if l, ok := e.Dependent.(*link); ok {
+		l.entry.Store(nil)
+	}
 }
+
+// entryOf returns the entry of a dependent of this package, nil if it is not stored any more.
+func entryOf(d vouch.Dependent) *Entry { return d.(*link).entry.Load() }
 
 // Stored implements vouch.Dependent.
 func (l *link) Stored() bool { return l.entry.Load() != nil }
