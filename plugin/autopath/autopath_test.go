@@ -22,6 +22,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // lists is a searchlist.Finder with the lists of addresses; nil is an address of the host network.
@@ -68,7 +69,7 @@ func (n *names) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		n.before(ctx, w, r)
 	}
 	if c := answers.PropertiesOf(ctx, r); c != nil {
-		c.Expires = answers.Now() + 3600e9
+		c.Expires = validity.Now() + 3600e9
 	}
 	m := new(dns.Msg).SetReply(r)
 	if slices.Contains(n.exist, name) {

@@ -16,6 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -43,7 +44,7 @@ func (n *wireNames) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 		return n.names.ServeDNS(ctx, w, r)
 	}
 	if c := answers.PropertiesOf(ctx, r); c != nil {
-		c.Expires = answers.Now() + 3600e9
+		c.Expires = validity.Now() + 3600e9
 	}
 	return dns.RcodeSuccess, w.WriteMsg(reply)
 }
@@ -61,12 +62,12 @@ func (n *wireNames) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	if _, err := n.names.ServeDNS(context.Background(), w, r); err != nil {
 		panic(err)
 	}
-	e := &answers.Entry{Stored: answers.Now(), Validity: answers.Validity{Expires: answers.Now() + time.Hour}, Cached: true, State: w.Msg}
+	e := &answers.Entry{Stored: validity.Now(), Validity: validity.Validity{Expires: validity.Now() + time.Hour}, Cached: true, State: w.Msg}
 	if n.pass || e.Fill(w.Msg) != nil {
 		q.Pass(b, q, &handled{w.Msg})
 		return
 	}
-	q.Answer(b, q, e, e.Patch(answers.Now()))
+	q.Answer(b, q, e, e.Patch(validity.Now()))
 }
 
 // wireClient is the Answerer of a client's query. It passes queries to the plugin.

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -459,7 +460,7 @@ func TestGenerations(t *testing.T) {
 		g, s := new(generation), &serial{7}
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			c := answers.PropertiesOf(ctx, r)
-			c.Bounds[0], c.Serial, c.AnyCase = answers.Bound{Generation: g, Number: g.n}, s, true
+			c.Bounds[0], c.Serial, c.AnyCase = validity.Bound{Generation: g, Number: g.n}, s, true
 			return 0, w.WriteMsg(replyTo(t, r, denial("NXDOMAIN", 30, 30)))
 		})
 		nx := func(ttl, serial int) string {
@@ -488,7 +489,7 @@ func TestGenerationsNotCached(t *testing.T) {
 		b.space.ByGeneration.Store(true)
 		g := new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			answers.PropertiesOf(ctx, r).Bounds[0] = answers.Bound{Generation: g}
+			answers.PropertiesOf(ctx, r).Bounds[0] = validity.Bound{Generation: g}
 			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 30)))
 		})
 		b.want("w. A", "NOERROR; "+a("w.", 30))

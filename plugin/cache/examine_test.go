@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -75,7 +76,7 @@ func voucherFor(reply []byte) *vouch.Voucher {
 	if len(reply)%3 == 0 {
 		return nil
 	}
-	return vouch.NewSession(answers.Now).Voucher([]uint64{1, 2})
+	return vouch.NewSession(validity.Now).Voucher([]uint64{1, 2})
 }
 
 // readReply reads a reply as the cache does. It returns false for an invalid one.

@@ -11,6 +11,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // value returns the value of a metric.
@@ -72,7 +73,7 @@ func (b *testCache) byGeneration(name string) {
 	b.space.ByGeneration.Store(true)
 	r := query(name + " A")
 	b.space.PutReply(r, replyTo(b.t, r, "NOERROR; "+a(name, 300)), &answers.Properties{
-		Validity: answers.Validity{Bounds: [answers.MaxBounds]answers.Bound{{Generation: new(generation)}}},
+		Validity: validity.Validity{Bounds: [validity.MaxBounds]validity.Bound{{Generation: new(generation)}}},
 	})
 	if e := b.entry(name + " A"); e == nil || e.Cached {
 		b.t.Fatalf("the entry by generation is %+v", e)
@@ -102,7 +103,7 @@ func TestEntries(t *testing.T) {
 	chainOnly(t, "entries", func(t *testing.T) {
 		b := newTestCache(t, "cache {\ndisable success cluster.local\nserve_stale off\n}")
 		g := new(generation)
-		current := func(c *answers.Properties) { c.Bounds[0] = answers.Bound{Generation: g, Number: g.n} }
+		current := func(c *answers.Properties) { c.Bounds[0] = validity.Bound{Generation: g, Number: g.n} }
 		b.entriesAre("the start", 0, 0)
 		b.byGeneration("k.")
 		b.entriesAre("an answer by generation alone", 0, 0)

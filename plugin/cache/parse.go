@@ -16,6 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
@@ -77,7 +78,7 @@ func newCache(zones []string) *Cache {
 
 		store: answers.Shared,
 		wheel: wheel.Process,
-		now:   answers.Now,
+		now:   validity.Now,
 		wall:  time.Now,
 	}
 }

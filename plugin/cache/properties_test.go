@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -30,7 +31,7 @@ func (b *testCache) outer(text string) (string, *answers.Recorded) {
 // TestProperties checks that a cache in front gets the properties of hits, misses and shared replies.
 func TestProperties(t *testing.T) {
 	g, number := new(generation), &serial{7}
-	bound := [answers.MaxBounds]answers.Bound{{Generation: g, Number: 0}}
+	bound := [validity.MaxBounds]validity.Bound{{Generation: g, Number: 0}}
 	known := func(c *answers.Properties, _ *dns.Msg) {
 		c.Bounds, c.AnyCase, c.Serial = bound, true, number
 	}
@@ -226,7 +227,7 @@ func TestProperties_Waits(t *testing.T) {
 			b.space.ByGeneration.Store(true)
 			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				c := answers.PropertiesOf(ctx, r)
-				c.Bounds[0], c.Waits = answers.Bound{Generation: g}, true
+				c.Bounds[0], c.Waits = validity.Bound{Generation: g}, true
 				return 0, w.WriteMsg(replyTo(t, r, denial("NXDOMAIN", 0, 0)))
 			})
 			for i := range 3 {

@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // byRecursion is an upstream with a different reply to queries without RD.
@@ -99,7 +100,7 @@ func TestWithoutRecursion_Generations(t *testing.T) {
 	chainOnly(t, "generations", func(t *testing.T) {
 		b, g := newTestCache(t, "cache"), new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			answers.PropertiesOf(ctx, r).Bounds[0] = answers.Bound{Generation: g}
+			answers.PropertiesOf(ctx, r).Bounds[0] = validity.Bound{Generation: g}
 			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 60)))
 		})
 		for _, text := range []string{"w. A +norec", "w. A +norec", "w. A"} {

@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -93,7 +94,7 @@ func TestRefetchOfParts(t *testing.T) {
 	for _, form := range []string{"chain", "wire"} {
 		t.Run(form, func(t *testing.T) {
 			b := newCoherentCache(t, "cache")
-			b.store, b.space, b.now = answers.Shared, answers.Shared.NewKeyspace(), answers.Now // those of the expander
+			b.store, b.space, b.now = answers.Shared, answers.Shared.NewKeyspace(), validity.Now // those of the expander
 			b.limit()
 			b.open()
 			b.SetExchanger(exchanger{b.Cache}, nil)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // zSOA is the authority section of a denial in zone z. with a lifetime of 60 seconds.
@@ -228,7 +229,7 @@ func TestSearchList_Generations(t *testing.T) {
 		b, g := newTestCache(t, "cache"), new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			c := answers.PropertiesOf(ctx, r)
-			c.Bounds[0] = answers.Bound{Generation: g, Number: g.n}
+			c.Bounds[0] = validity.Bound{Generation: g, Number: g.n}
 			text := "NXDOMAIN; " + zSOA
 			if searchlist.HasOption(r) {
 				text = "NXDOMAIN tried; " + zSOA

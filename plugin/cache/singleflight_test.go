@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -298,11 +299,11 @@ func TestNotShared(t *testing.T) {
 		next         func(ctx context.Context, r, m *dns.Msg)
 	}{
 		{"by generation, not stored", "", func(ctx context.Context, r, m *dns.Msg) {
-			answers.PropertiesOf(ctx, r).Bounds[0] = answers.Bound{Generation: new(generation)}
+			answers.PropertiesOf(ctx, r).Bounds[0] = validity.Bound{Generation: new(generation)}
 			m.Answer[0].Header().Ttl = 0
 		}},
 		{"by a generation that has advanced", "", func(ctx context.Context, r, _ *dns.Msg) {
-			answers.PropertiesOf(ctx, r).Bounds[0] = answers.Bound{Generation: &generation{2}, Number: 1}
+			answers.PropertiesOf(ctx, r).Bounds[0] = validity.Bound{Generation: &generation{2}, Number: 1}
 		}},
 		{"disabled", "disable success", func(context.Context, *dns.Msg, *dns.Msg) {}},
 	} {

@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -131,8 +132,8 @@ func (c *Cache) removeShared(key []byte) {
 }
 
 // validity returns the validity of a reply that was received at a time. No session vouches for a failure.
-func (r *facts) validity(now time.Duration) answers.Validity {
-	v := answers.Validity{Expires: now + r.lifetime, Bounds: r.properties.Bounds}
+func (r *facts) validity(now time.Duration) validity.Validity {
+	v := validity.Validity{Expires: now + r.lifetime, Bounds: r.properties.Bounds}
 	if r.voucher == nil || r.class == response.ServerError {
 		return v
 	}

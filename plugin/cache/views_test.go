@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -83,8 +84,8 @@ func newPerCaller(t *testing.T, corefile string) *perCaller {
 
 // marks are the ways in which a plugin marks an answer that is not for all callers.
 func marks(g *generation) map[string]func(c *answers.Properties, last byte) {
-	bound := func() [answers.MaxBounds]answers.Bound {
-		return [answers.MaxBounds]answers.Bound{{Generation: g, Number: g.n}}
+	bound := func() [validity.MaxBounds]validity.Bound {
+		return [validity.MaxBounds]validity.Bound{{Generation: g, Number: g.n}}
 	}
 	return map[string]func(c *answers.Properties, last byte){
 		"of a view": func(c *answers.Properties, last byte) {

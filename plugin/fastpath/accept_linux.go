@@ -13,8 +13,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/transport"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/sockets"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // acceptPause is the time without new connections after the process has reached its limit of open files.
@@ -120,7 +120,7 @@ func (a *acceptor) fail(err error) {
 
 // warn logs a line, unless the last one was less than overloadPause ago.
 func (t *streamTable) warn(line string) {
-	now := int64(answers.Now())
+	now := int64(validity.Now())
 	if last := t.lastLogged.Load(); (last == 0 || now-last >= int64(overloadPause)) && t.lastLogged.CompareAndSwap(last, max(now, 1)) {
 		log.Warning(line)
 	}

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 const (
@@ -54,7 +54,7 @@ type connection struct {
 	delayed     bool                            // Retry Delay was appended to the output: nothing follows; guarded by the mutex
 	session     atomic.Pointer[push.Subscriber] // that notifies the client, nil without one; changed with the mutex
 
-	active       atomic.Int64 // time of the last query or the last answer, on the clock of answers.Now
+	active       atomic.Int64 // time of the last query or the last answer, on the clock of validity.Now
 	started      atomic.Bool  // it has received a query
 	newer, older *connection  // in the poller's ring, guarded by its mutex
 
@@ -94,7 +94,7 @@ func newConnection(l *listener, fd int, remote netip.AddrPort) *connection {
 	}
 	c.optioned.connection, c.notified.connection = c, c
 	c.space.L = &c.mu
-	c.active.Store(int64(answers.Now()))
+	c.active.Store(int64(validity.Now()))
 	return c
 }
 
@@ -151,7 +151,7 @@ func (c *connection) ended(query []byte) {
 	if c.fd >= 0 {
 		c.hold()
 	}
-	c.active.Store(int64(answers.Now()))
+	c.active.Store(int64(validity.Now()))
 	c.proceed()
 }
 
@@ -215,10 +215,10 @@ func (c *connection) finish() {
 	switch {
 	case c.lingering > 0:
 	case c.delayed: // the client closes the connection
-		c.lingering = answers.Now() + delayedTime
+		c.lingering = validity.Now() + delayedTime
 		c.poller.rearm(c)
 	default:
-		c.lingering = answers.Now() + lingerTime
+		c.lingering = validity.Now() + lingerTime
 		_ = unix.Shutdown(c.fd, unix.SHUT_WR) // the client may have reset the connection
 		c.poller.rearm(c)
 	}
@@ -228,7 +228,7 @@ func (c *connection) finish() {
 func (c *connection) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.drainFrom(answers.Now())
+	c.drainFrom(validity.Now())
 }
 
 // drainFrom is drain at a time. The mutex is locked.

@@ -19,6 +19,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -170,7 +171,7 @@ type storedReply struct {
 	lookup
 	query   explain.Query
 	packet  []byte
-	at      time.Duration // of the lookup, on the clock of answers.Now
+	at      time.Duration // of the lookup, on the clock of validity.Now
 	reply   []byte
 	without string // why a reader sends none, "" if it sends reply
 	random  random
@@ -178,7 +179,7 @@ type storedReply struct {
 
 // findStored returns the reply that a reader would send to a query now. The query is not counted.
 func (s *server) findStored(packet []byte, q explain.Query) *storedReply {
-	r := &storedReply{query: q, packet: packet, at: answers.Now(), random: newRandom()}
+	r := &storedReply{query: q, packet: packet, at: validity.Now(), random: newRandom()}
 	r.peek = true
 	found := r.find(s, packet, q.Client, r.at)
 	switch {
@@ -260,7 +261,7 @@ func (r *storedReply) compare(reply []byte) string {
 		return "not compared: " + r.without
 	case reply == nil:
 		return "another answer: the plugins do not reply"
-	case bytes.Equal(r.reply, reply), bytes.Equal(r.render(answers.Now()), reply): // TTLs may have changed since
+	case bytes.Equal(r.reply, reply), bytes.Equal(r.render(validity.Now()), reply): // TTLs may have changed since
 		return "the same bytes"
 	}
 	one, other := new(dns.Msg), new(dns.Msg)

@@ -14,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -21,8 +22,8 @@ import (
 func TestFindStored(t *testing.T) {
 	b := newBed(t, false)
 	s := b.listener.server.Load()
-	now := answers.Now()
-	valid := answers.Validity{Expires: now + time.Hour}
+	now := validity.Now()
+	valid := validity.Validity{Expires: now + time.Hour}
 	addresses := func(name string, n int) *dns.Msg {
 		m := addressReply(name, 1)
 		for i := range n {
@@ -39,7 +40,7 @@ func TestFindStored(t *testing.T) {
 		more  int
 	}{
 		{"hit.test.", &answers.Entry{Validity: valid}, 0},
-		{"expired.test.", &answers.Entry{Stored: now - time.Minute, Validity: answers.Validity{Expires: now - time.Second}}, 0},
+		{"expired.test.", &answers.Entry{Stored: now - time.Minute, Validity: validity.Validity{Expires: now - time.Second}}, 0},
 		{"waits.test.", &answers.Entry{Waits: true, Validity: valid}, 0},
 		{"long.test.", &answers.Entry{Validity: valid}, 200},
 		{"popular.test.", &answers.Entry{Stored: now, Validity: valid, Popularity: popular}, 0},
@@ -120,7 +121,7 @@ func TestFindStored(t *testing.T) {
 // TestCompare compares replies with a stored one.
 func TestCompare(t *testing.T) {
 	b := newBed(t, false)
-	b.store(t, &answers.Entry{Cached: true, Validity: answers.Validity{Expires: answers.Now() + time.Hour}}, addressReply("hit.test.", 1))
+	b.store(t, &answers.Entry{Cached: true, Validity: validity.Validity{Expires: validity.Now() + time.Hour}}, addressReply("hit.test.", 1))
 	q := explain.Query{Name: "hit.test.", Type: dns.TypeA, Client: netip.MustParseAddr("10.0.0.1")}
 	_, packet, err := packetOf(q)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -54,7 +55,7 @@ func (p *poller) serve(c *connection, events uint32) {
 	s := c.listener.acquire()
 	defer s.release()
 	f := &p.frames
-	f.now = answers.Now()
+	f.now = validity.Now()
 	if !f.consume(c, s, nil) { // queries that were read before a pause
 		return
 	}
@@ -125,7 +126,7 @@ func (c *connection) again() {
 	defer c.mu.Unlock()
 	switch {
 	case c.fd < 0:
-	case c.drainEnd > 0 && c.lingering == 0 && answers.Now() > c.drainEnd:
+	case c.drainEnd > 0 && c.lingering == 0 && validity.Now() > c.drainEnd:
 		c.endReading()
 	default:
 		c.poller.rearm(c)
@@ -363,7 +364,7 @@ func (f *frames) flush(c *connection, s *server) {
 	} else {
 		c.Flush()
 	}
-	took := answers.Now() - f.now
+	took := validity.Now() - f.now
 	for i := range f.hits {
 		f.hits[i].count(took)
 	}

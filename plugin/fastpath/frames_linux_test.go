@@ -14,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -33,11 +34,11 @@ func (a *wireAnswerer) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	case string(q.Packed[wire.HeaderLen:][:6]) == "\x05chain":
 		q.Pass(b, q, nil)
 	case q.Packed[1]%2 == 0:
-		q.Answer(b, q, a.entry, a.entry.Patch(answers.Now()))
+		q.Answer(b, q, a.entry, a.entry.Patch(validity.Now()))
 	default:
 		go func() {
 			var own batch.Batch
-			q.Answer(&own, q, a.entry, a.entry.Patch(answers.Now()))
+			q.Answer(&own, q, a.entry, a.entry.Patch(validity.Now()))
 			own.Flush()
 		}()
 	}
@@ -48,7 +49,7 @@ func storedEntry(t testing.TB, keyspace *answers.Keyspace, name string) *answers
 	t.Helper()
 	reply, e := addressReply(name, 3), &answers.Entry{}
 	kit.Must(t, e.Fill(reply))
-	e.Expires = answers.Now() + time.Hour
+	e.Expires = validity.Now() + time.Hour
 	var q wire.Query
 	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
 	if !ok {

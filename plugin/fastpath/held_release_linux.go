@@ -5,9 +5,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
@@ -127,7 +127,7 @@ func (h *held) answer(b *batch.Batch, l *lookup) {
 	if h.result != nil {
 		h.result.Inc()
 	}
-	now := answers.Now()
+	now := validity.Now()
 	if !r.awaits() || l.find(h.server, r.query, h.client, now) && l.answer(b, r, now) {
 		r.done()
 		return

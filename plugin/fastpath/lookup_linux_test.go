@@ -10,6 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -43,7 +44,7 @@ func BenchmarkHit(b *testing.B) {
 			s, packed := hitBench(b, entry)
 			client := netip.MustParseAddr("10.1.2.3")
 			l, out := &lookup{}, make([]byte, 0, 4<<10)
-			now := answers.Now()
+			now := validity.Now()
 			b.ReportAllocs()
 			for b.Loop() {
 				if !l.find(s, packed, client, now) {
@@ -59,15 +60,15 @@ func BenchmarkHit(b *testing.B) {
 
 // hitEntries are entries of plugin cache, without the answer.
 func hitEntries(t testing.TB) map[string]*answers.Entry {
-	now := answers.Now()
+	now := validity.Now()
 	s := heardSession(t)
 	vouched := func(expires time.Duration, handles ...uint64) *answers.Entry {
-		return &answers.Entry{Cached: true, Stored: now - time.Hour, Validity: answers.Validity{Expires: expires, Voucher: s.Voucher(handles)}}
+		return &answers.Entry{Cached: true, Stored: now - time.Hour, Validity: validity.Validity{Expires: expires, Voucher: s.Voucher(handles)}}
 	}
 	popular := vouched(now-time.Second, 1, 2)
 	popular.Popularity = &answers.Popularity{Amount: 1, Gap: time.Minute}
 	return map[string]*answers.Entry{
-		"within TTL":           {Cached: true, Stored: now, Validity: answers.Validity{Expires: now + time.Hour}},
+		"within TTL":           {Cached: true, Stored: now, Validity: validity.Validity{Expires: now + time.Hour}},
 		"vouched, within TTL":  vouched(now+time.Hour, 1, 2),
 		"vouched, beyond TTL":  vouched(now-time.Second, 1, 2),
 		"vouched, 4 handles":   vouched(now-time.Second, 1, 2, 3, 4),
@@ -79,9 +80,9 @@ func hitEntries(t testing.TB) map[string]*answers.Entry {
 func heardSession(t testing.TB) *vouch.Session {
 	t.Helper()
 	const ahead = time.Hour
-	s := vouch.NewSession(func() time.Duration { return answers.Now() + ahead }) // so that no heartbeats are necessary
-	s.Opened(answers.Now()+ahead, 0)
-	if !s.Heard(0) || !s.Vouches(answers.Now()+ahead/2) {
+	s := vouch.NewSession(func() time.Duration { return validity.Now() + ahead }) // so that no heartbeats are necessary
+	s.Opened(validity.Now()+ahead, 0)
+	if !s.Heard(0) || !s.Vouches(validity.Now()+ahead/2) {
 		t.Fatal("the session does not vouch")
 	}
 	return s
@@ -90,8 +91,8 @@ func heardSession(t testing.TB) *vouch.Session {
 // TestDispatchedVouchedHit has a query of a plugin for an answer whose TTL has passed: the hit is counted.
 func TestDispatchedVouchedHit(t *testing.T) {
 	b := newWireBed(t, 0, nil)
-	now := answers.Now()
-	e := &answers.Entry{Cached: true, Validity: answers.Validity{Expires: now - time.Second, Voucher: heardSession(t).Voucher([]uint64{1})}}
+	now := validity.Now()
+	e := &answers.Entry{Cached: true, Validity: validity.Validity{Expires: now - time.Second, Voucher: heardSession(t).Voucher([]uint64{1})}}
 	b.store(t, e, addressReply("hit.test.", 1))
 	packed, err := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).Pack()
 	q := &wirechain.Request{Packed: packed, Client: clientAddress(1), Answerer: discard{}}
@@ -110,7 +111,7 @@ func TestDispatchedVouchedHit(t *testing.T) {
 // are counted, and are not prefetched. Once invalidated, they are no hits.
 func TestVouchedHits(t *testing.T) {
 	s := heardSession(t)
-	now := answers.Now()
+	now := validity.Now()
 	for name, tt := range map[string]struct {
 		expires    time.Duration
 		popularity *answers.Popularity
@@ -125,7 +126,7 @@ func TestVouchedHits(t *testing.T) {
 			b := newBed(t, false)
 			e := &answers.Entry{
 				Cached: true, Stored: now - time.Hour, Popularity: tt.popularity,
-				Validity: answers.Validity{Expires: tt.expires, Voucher: s.Voucher([]uint64{1, 2})},
+				Validity: validity.Validity{Expires: tt.expires, Voucher: s.Voucher([]uint64{1, 2})},
 			}
 			b.store(t, e, addressReply("hit.test.", 1))
 			query := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA)

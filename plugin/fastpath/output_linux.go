@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -47,7 +48,7 @@ func (r *request) countOverTCP(e *answers.Entry, form *answers.Answer) {
 	var h hit
 	h.set(r.route.counters, e, &r.Query, form.Rcode(), r.Client, len(r.Packed))
 	h.protocol, h.counted = protocolTCP, r.wire != nil
-	h.count(answers.Now() - r.received)
+	h.count(validity.Now() - r.received)
 }
 
 // append appends the answer of an entry to the output, and returns its form, nil if the entry has none for the client.
@@ -99,7 +100,7 @@ func (c *connection) writable() bool { return c.fd >= 0 && !c.delayed }
 func (c *connection) begin() {
 	if c.out == nil {
 		c.buffer, _ = outputs.Get().(*[]byte)
-		c.out, c.progress = (*c.buffer)[:0], answers.Now()
+		c.out, c.progress = (*c.buffer)[:0], validity.Now()
 	}
 }
 
@@ -199,7 +200,7 @@ func (c *connection) flush() {
 	}
 	sent := c.writeSome(c.out)
 	if c.out = c.out[:copy(c.out, c.out[sent:])]; sent > 0 {
-		c.progress = answers.Now()
+		c.progress = validity.Now()
 	}
 	if len(c.out) == 0 {
 		c.release()

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // The memory of queries without a stored answer, in bytes. With the 98 MiB of a nodecache whose cache is full, the default
@@ -77,7 +77,7 @@ type queue struct {
 }
 
 // queries is the queue of the process.
-var queries = newQueue(answers.Now, chainPlaces)
+var queries = newQueue(validity.Now, chainPlaces)
 
 func newQueue(now func() time.Duration, chainPlaces int) *queue {
 	places := defaultRunning * chainPlaces

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/epoll"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 const (
@@ -205,7 +205,7 @@ func (p *poller) sweep() {
 		pause := sweepPauseOf(len(all))
 		for some := range slices.Chunk(all, sweepAtOnce) {
 			time.Sleep(pause)
-			now := answers.Now()
+			now := validity.Now()
 			for _, c := range some {
 				c.expire(now)
 			}

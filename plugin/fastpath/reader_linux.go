@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 const (
@@ -172,7 +173,7 @@ func (r *reader) try() error {
 func (r *reader) serve(fd uintptr, n int) {
 	r.kernel = r.listener.kernel.Load() // before the server: a reload replaces the server first
 	s := r.listener.acquire()
-	now := answers.Now()
+	now := validity.Now()
 	for i := range n {
 		if !r.answer(fd, s, i, now) {
 			r.handOver(s, i, now)
@@ -238,7 +239,7 @@ func (r *reader) flush(fd uintptr, s *server, start time.Duration) {
 		r.hits[i].rcode = dns.RcodeServerFailure // as prometheus counts a plugin that cannot write its reply
 	})
 	s.metrics.droppedSend.Add(float64(unsent))
-	took := answers.Now() - start
+	took := validity.Now() - start
 	for i := range r.pending {
 		r.hits[i].count(took)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -161,10 +162,10 @@ func TestHitAllocatesNothing(t *testing.T) {
 		glue    int // records of the additional section
 	}{
 		"by generation":    {1, false, &answers.Entry{}, 0},
-		"of a cache":       {1, false, &answers.Entry{Cached: true, Stored: answers.Now(), Validity: answers.Validity{Expires: answers.Now() + time.Hour}}, 0},
+		"of a cache":       {1, false, &answers.Entry{Cached: true, Stored: validity.Now(), Validity: validity.Validity{Expires: validity.Now() + time.Hour}}, 0},
 		"many addresses":   {20, true, &answers.Entry{}, 0},
 		"glue":             {1, true, &answers.Entry{}, 20},
-		"with popularity":  {1, false, &answers.Entry{Validity: answers.Validity{Expires: answers.Now() + time.Hour}, Popularity: &answers.Popularity{Amount: 5, Gap: time.Minute, From: answers.Now() + time.Hour}}, 0},
+		"with popularity":  {1, false, &answers.Entry{Validity: validity.Validity{Expires: validity.Now() + time.Hour}, Popularity: &answers.Popularity{Amount: 5, Gap: time.Minute, From: validity.Now() + time.Hour}}, 0},
 		"with error codes": {1, false, &answers.Entry{Options: []byte{0, 15, 0, 2, 0, 3}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -232,7 +233,7 @@ func TestLongAnswers(t *testing.T) {
 }
 
 func TestHandedOver(t *testing.T) {
-	now := answers.Now()
+	now := validity.Now()
 	for name, c := range map[string]struct {
 		entry *answers.Entry
 		query *dns.Msg
@@ -242,12 +243,12 @@ func TestHandedOver(t *testing.T) {
 		"not stored":  {&answers.Entry{}, question("miss.test."), false},
 		"DS":          {&answers.Entry{}, new(dns.Msg).SetQuestion("hit.test.", dns.TypeDS), false},
 		"other type":  {&answers.Entry{}, new(dns.Msg).SetQuestion("hit.test.", dns.TypeAAAA), false},
-		"expired":     {&answers.Entry{Validity: answers.Validity{Expires: now}, Gone: now + time.Hour}, question("hit.test."), false},
+		"expired":     {&answers.Entry{Validity: validity.Validity{Expires: now}, Gone: now + time.Hour}, question("hit.test."), false},
 		"upper case":  {&answers.Entry{}, question("HIT.test."), false},
 		"any case":    {&answers.Entry{AnyCase: true}, question("HIT.test."), true},
 		"DO":          {&answers.Entry{}, question("hit.test.").SetEdns0(1232, true), false},
 		"EDNS option": {&answers.Entry{}, withOption(), false},
-		"popular":     {&answers.Entry{Validity: answers.Validity{Expires: now + time.Hour}, Popularity: &answers.Popularity{Amount: 1}}, question("hit.test."), false},
+		"popular":     {&answers.Entry{Validity: validity.Validity{Expires: now + time.Hour}, Popularity: &answers.Popularity{Amount: 1}}, question("hit.test."), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, false)
@@ -347,7 +348,7 @@ func serveCounted(t *testing.T, server string, w dns.ResponseWriter, m *dns.Msg,
 func TestUnsendable(t *testing.T) {
 	b := newBed(t, false)
 	reply := addressReply("hit.test.", 1)
-	b.store(t, &answers.Entry{Cached: true, Validity: answers.Validity{Expires: answers.Now() + time.Hour}}, reply)
+	b.store(t, &answers.Entry{Cached: true, Validity: validity.Validity{Expires: validity.Now() + time.Hour}}, reply)
 	packed := kit.Pack(t, question("hit.test."))
 	s := b.listener.server.Load()
 	before, answeredBefore := valueOf(t, s.metrics.droppedSend), valueOf(t, s.metrics.answered)
@@ -419,7 +420,7 @@ func TestCounted(t *testing.T) {
 	} {
 		reply := addressReply("hit.test.", c.records)
 		reply.Question, reply.Rcode = c.query.Question, c.rcode
-		b.storeFor(t, &answers.Entry{Cached: true, Kind: c.kind, Validity: answers.Validity{Expires: answers.Now() + time.Hour}}, reply, c.query)
+		b.storeFor(t, &answers.Entry{Cached: true, Kind: c.kind, Validity: validity.Validity{Expires: validity.Now() + time.Hour}}, reply, c.query)
 		for range i + 1 {
 			b.query(t, c.query)
 			if m := b.receive(t); m.Rcode != c.rcode || len(m.Answer) != c.records {

@@ -31,7 +31,7 @@ type request struct {
 	route *route
 	wire  wirechain.Handler
 	wirechain.Request
-	received time.Duration   // on the clock of answers.Now
+	received time.Duration   // on the clock of validity.Now
 	result   any             // of the wire handlers, for the plugin chain
 	unnamed  bool            // the stored answer is for the callers at the address of the client, whatever the query
 	ended    chan<- struct{} // closed when the query was answered or dropped, nil for none
@@ -45,7 +45,7 @@ type request struct {
 	turn *atomic.Uint32
 
 	// While it is queued:
-	arrived      time.Duration // on the clock of answers.Now
+	arrived      time.Duration // on the clock of validity.Now
 	next         *request      // of the same client
 	older, newer *request      // in the same chain
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -15,11 +16,11 @@ import (
 func TestRestoredHits(t *testing.T) {
 	const hour = 3600
 	b := newBed(t, false)
-	now := answers.Now()
+	now := validity.Now()
 	e := &answers.Entry{
 		Cached: true, Costly: true, Restored: true, Stored: now - hour*time.Second, Popularity: &answers.Popularity{Amount: 1},
 		Options:  []byte{0, byte(dns.EDNS0EDE), 0, 2, 0, byte(dns.ExtendedErrorCodeStaleAnswer)},
-		Validity: answers.Validity{Expires: now + hour*time.Second},
+		Validity: validity.Validity{Expires: now + hour*time.Second},
 	}
 	reply := addressReply("hit.test.", 1)
 	reply.Answer[0].Header().Ttl = 2 * hour

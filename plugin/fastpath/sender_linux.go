@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // sender sends answers over a socket in batches, to queries that had no stored answer when they were received. It
@@ -100,7 +101,7 @@ func (s *sender) send() {
 		unsent = s.socket.sendAll(fd, s.headers[:s.pending], func(i int, _ unix.Errno) { s.hits[i].rcode = dns.RcodeServerFailure })
 	})
 	s.server.metrics.droppedSend.Add(float64(unsent))
-	now := answers.Now()
+	now := validity.Now()
 	for i := range s.pending {
 		s.hits[i].count(now - s.arrived[i])
 	}

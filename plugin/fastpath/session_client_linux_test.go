@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/push/pushtest"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -22,7 +23,7 @@ import (
 type watchable = pushtest.Generation
 
 // bound returns the Bounds of an answer that depends on the present numbers of some Generations.
-func bound(all ...answers.Generation) (v answers.Validity) {
+func bound(all ...validity.Generation) (v validity.Validity) {
 	for _, g := range all {
 		v.DependOn(g)
 	}
@@ -44,7 +45,7 @@ func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count in
 	if e.Views == nil {
 		kit.Must(t, e.Fill(reply))
 	}
-	e.Stored = answers.Now()
+	e.Stored = validity.Now()
 	putEntry(t, keyspace, name, e, list...)
 }
 

@@ -6,8 +6,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -31,14 +31,14 @@ func TestInactiveSession(t *testing.T) {
 				return conn.inFlight.Load() == 0
 			})
 			keepalive() // the messages before it are processed
-			conn.active.Store(int64(answers.Now() - d))
+			conn.active.Store(int64(validity.Now() - d))
 		}
 		c.ask("www.example.")
 		since(limit - time.Second)
-		conn.expire(answers.Now())
+		conn.expire(validity.Now())
 		keepalive()
 		keepalive()
-		if idle := answers.Now() - time.Duration(conn.active.Load()); idle < limit-time.Second {
+		if idle := validity.Now() - time.Duration(conn.active.Load()); idle < limit-time.Second {
 			t.Errorf("inactive for %v after a Keepalive message, want more than %v", idle, limit-time.Second)
 		}
 		since(limit + time.Second)
@@ -55,14 +55,14 @@ func TestSilentKeepalive(t *testing.T) {
 	c.send(dso.AppendKeepalive(nil, 1, false, dso.Timeouts{}))
 	c.next()
 	conn := serverEnd(t, l, c)
-	conn.expire(answers.Now())
+	conn.expire(validity.Now())
 	c.send(dso.AppendKeepalive(nil, 2, false, dso.Timeouts{}))
 	c.next()
 	kit.Eventually(t, "the connection is closed", func() bool { // the message may be recorded as heard meanwhile
 		conn.mu.Lock()
 		conn.heard -= sessionSilence
 		conn.mu.Unlock()
-		conn.expire(answers.Now())
+		conn.expire(validity.Now())
 		return !connectionIsOpen(conn)
 	})
 	c.wantReset()
@@ -132,7 +132,7 @@ func TestNothingAfterRetryDelay(t *testing.T) {
 	closes.endSending()
 	closes.wantEnd()
 	conn.mu.Lock()
-	left := conn.lingering - answers.Now()
+	left := conn.lingering - validity.Now()
 	conn.lingering -= delayedTime
 	conn.mu.Unlock()
 	if left <= 0 || left > delayedTime {
@@ -148,7 +148,7 @@ func TestSessionWhileEnding(t *testing.T) {
 	c := dialSession(t, address)
 	conn := serverEnd(t, l, c)
 	conn.mu.Lock()
-	conn.drainEnd = answers.Now() + time.Hour
+	conn.drainEnd = validity.Now() + time.Hour
 	conn.mu.Unlock()
 	c.send(dso.AppendSessionRequest(nil, 5))
 	if m := c.next(); m.ID != 5 || m.Rcode != dso.ServerFailure {

@@ -16,6 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -119,7 +120,7 @@ func TestSilentSession(t *testing.T) {
 		conn.mu.Lock()
 		defer conn.mu.Unlock()
 		conn.heard -= by
-		return answers.Now() - conn.heard
+		return validity.Now() - conn.heard
 	}
 	age(other, sessionSilence/2)
 	other.send(dso.AppendSessionRequest(nil, 3))

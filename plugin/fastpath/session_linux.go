@@ -14,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -235,7 +236,7 @@ func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
 	if session == nil || !c.writable() || c.listener.server.Load() != s || !l.route.byGeneration || l.unnamed {
 		return handles
 	}
-	var buf [answers.MaxBounds]push.Generation
+	var buf [validity.MaxBounds]push.Generation
 	n := len(handles)
 	for _, g := range l.entry.Watchable(buf[:0]) {
 		h := session.Subscribe(g)
@@ -329,7 +330,7 @@ type notifiedReply struct {
 
 // newNotifiedReply returns the destination of the reply to a request, which may be reused.
 func newNotifiedReply(c *connection, r *request) *notifiedReply {
-	return &notifiedReply{connection: c, server: r.server, query: append([]byte(nil), r.query...), since: answers.Now()}
+	return &notifiedReply{connection: c, server: r.server, query: append([]byte(nil), r.query...), since: validity.Now()}
 }
 
 // lowerCase changes the question to lower case, if the answers of its server block are stored: only those are, so that the
@@ -370,7 +371,7 @@ func (n *notifiedReply) send(reply []byte, mayWait bool) error {
 
 // sendStored sends the stored answer with handles, and reports whether there is one. The chain has counted the reply.
 func (n *notifiedReply) sendStored(reply []byte, mayWait bool) bool {
-	c, now := n.connection, answers.Now()
+	c, now := n.connection, validity.Now()
 	l := lookup{waited: true, reply: reply, since: n.since} // if queries wait for the name, this one has
 	if !isResult(reply) || !n.find(&l, reply, now) {
 		return false

@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -282,7 +283,7 @@ func TestHandles(t *testing.T) {
 	storeAnswer(t, keyspace, "a.example.", 1, &answers.Entry{Validity: bound(service, namespace)})
 	storeAnswer(t, keyspace, "b.example.", 2, &answers.Entry{Validity: bound(service)})
 	cached := bound(namespace)
-	cached.Expires = answers.Now() + time.Hour
+	cached.Expires = validity.Now() + time.Hour
 	storeAnswer(t, keyspace, "cached.example.", 3, &answers.Entry{Validity: cached, Cached: true})
 	storeAnswer(t, keyspace, "upstream.example.", 4, &answers.Entry{Validity: cached})
 	storeAnswer(t, keyspace, "unwatched.example.", 5, &answers.Entry{Validity: bound(service, unwatched{})})

@@ -17,6 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -29,7 +30,7 @@ type data struct {
 }
 
 // read returns the value, and the validity of an answer with it.
-func (d *data) read() (int, answers.Validity) {
+func (d *data) read() (int, validity.Validity) {
 	v := bound(&d.watchable)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -202,7 +203,7 @@ func TestEndedOlderAnswer(t *testing.T) {
 				} else if err := e.Fill(tt.stored(name)); err != nil {
 					t.Error(err)
 				}
-				e.Stored = answers.Now() - time.Second // while this query waited for a free place
+				e.Stored = validity.Now() - time.Second // while this query waited for a free place
 				putEntry(t, keyspace, name, e)
 				keyspace.PutReply(m, reply, p)
 				d.change()
@@ -515,7 +516,7 @@ func TestNoOvertaking(t *testing.T) {
 	storeAnswer(t, keyspace, "order.example.", 1, &answers.Entry{Validity: bound(g)})
 	query := framed(t, 1, "order.example.", notify)[lengthLen:]
 	f := &p.frames
-	f.now = answers.Now()
+	f.now = validity.Now()
 	if !f.find(s, query, c.client, f.now) || f.appendNotified(c, s, query) == nil {
 		t.Fatal("no answer with handles")
 	}

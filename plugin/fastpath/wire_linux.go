@@ -10,6 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -103,7 +104,7 @@ func (r *request) finish(b *batch.Batch) {
 // Dispatch implements wirechain.Dispatcher. Answers that depend on the caller, or belong to another plugin than cache, are for
 // the plugin chain: the answer to the other query would be stored for all callers.
 func (s *server) Dispatch(b *batch.Batch, q *wirechain.Request) bool {
-	l, now := lookup{nested: true}, answers.Now()
+	l, now := lookup{nested: true}, validity.Now()
 	found := l.find(s, q.Packed, q.Client, now)
 	d := &dispatched{Answerer: q.Answerer, route: l.route, received: now}
 	q.UDPSize = l.query.UDPSize // plugin bufsize of the other block may have reduced it
@@ -140,7 +141,7 @@ func (d *dispatched) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Ent
 	if q.TCP {
 		h.protocol = protocolTCP
 	}
-	h.count(answers.Now() - d.received)
+	h.count(validity.Now() - d.received)
 	q.Answerer = d.Answerer
 	q.Answer(b, q, e, p)
 }

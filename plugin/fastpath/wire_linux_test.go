@@ -16,6 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -326,7 +327,7 @@ func TestDispatchOfViews(t *testing.T) {
 	answers.Shared.Put(b.keyspace, key, &answers.Entry{Views: oneView{}})
 	answers.Shared.Put(b.keyspace, binary.BigEndian.AppendUint32(key, 1), entryFor(t, "view.test.", 1))
 	var l lookup
-	if !l.find(b.server, q.Packed, q.Client, answers.Now()) {
+	if !l.find(b.server, q.Packed, q.Client, validity.Now()) {
 		t.Fatal("the view's answer is not found")
 	}
 	if b.server.Dispatch(new(batch.Batch), q) {

@@ -3,7 +3,7 @@ package forward
 import (
 	"time"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // caseFor is the time for which queries over UDP to an upstream that changes the case of names have names in lower case.
@@ -12,13 +12,13 @@ const caseFor = 10 * time.Minute
 // changesCase reports whether a check has found that the upstream changes the case of names.
 func (u *upstream) changesCase() bool {
 	until := u.caseUntil.Load()
-	return until != 0 && int64(answers.Now()) < until
+	return until != 0 && int64(validity.Now()) < until
 }
 
 // doubtCase checks the case of the upstream's replies after one over UDP in another case, which may be forged; at most once in
 // tcpAgain.
 func (u *upstream) doubtCase() {
-	now, last := int64(answers.Now()), u.caseChecked.Load()
+	now, last := int64(validity.Now()), u.caseChecked.Load()
 	if !u.changesCase() && (last == 0 || now-last >= int64(u.tcpAgain)) && u.caseChecked.CompareAndSwap(last, now) {
 		go u.checkCase()
 	}
@@ -31,7 +31,7 @@ func (u *upstream) checkCase() {
 			return
 		}
 	}
-	u.caseUntil.Store(int64(answers.Now() + caseFor))
+	u.caseUntil.Store(int64(validity.Now() + caseFor))
 	log.Warningf("Upstream %s changes the case of names: queries over UDP have names in lower case for %v", u.address, caseFor)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
@@ -27,7 +28,7 @@ func (u *upstream) coherence(maxAge time.Duration) *transport.Coherence {
 		byReason[reason] = coherenceFallbacks.WithLabelValues(u.address, reason)
 	}
 	return &transport.Coherence{
-		Now: answers.Now, MaxAge: maxAge, Lost: u.lost,
+		Now: validity.Now, MaxAge: maxAge, Lost: u.lost,
 		Sessions:      coherenceSessions.WithLabelValues(u.address),
 		Invalidations: coherenceInvalidations.WithLabelValues(u.address),
 		Fallbacks:     byReason,

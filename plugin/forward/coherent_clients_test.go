@@ -9,7 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -32,7 +32,7 @@ func TestOneClientsSignedKeepAliveLeavesTheSessionOfOthers(t *testing.T) {
 			f := chainOf(t, stanzaOf(options, s.addr))
 			s.open(t, f)
 			vouched := overWire(t, f, question("vouched.example."))
-			if !vouched.voucher.Vouches(answers.Now()) {
+			if !vouched.voucher.Vouches(validity.Now()) {
 				t.Fatalf("the session does not vouch: %v", vouched.err)
 			}
 			for i := range 5 {
@@ -46,8 +46,8 @@ func TestOneClientsSignedKeepAliveLeavesTheSessionOfOthers(t *testing.T) {
 				}
 				wantRight(t, f, false, "other.example.")
 			}
-			if n := s.sessions(); n != 1 || !vouched.voucher.Vouches(answers.Now()) {
-				t.Errorf("%d sessions; that of other clients vouches: %t", n, vouched.voucher.Vouches(answers.Now()))
+			if n := s.sessions(); n != 1 || !vouched.voucher.Vouches(validity.Now()) {
+				t.Errorf("%d sessions; that of other clients vouches: %t", n, vouched.voucher.Vouches(validity.Now()))
 			}
 			if n := metric(t, "nearside_forward_fallbacks_total", "to", s.addr, "reason", "one_query_per_connection"); n != 0 {
 				t.Errorf("the server was taken %v times for one that closes connections", n)
@@ -102,7 +102,7 @@ func TestSessionIsOpenBeforeTheFirstQuery(t *testing.T) {
 	s := startSessions(t)
 	f := chainOf(t, stanzaOf("coherent", s.addr))
 	kit.Eventually(t, "the session vouches", func() bool { return upstreamOf(f, 0).vouches(nil) })
-	if first := overWire(t, f, question("first.example.")); !first.voucher.Vouches(answers.Now()) {
+	if first := overWire(t, f, question("first.example.")); !first.voucher.Vouches(validity.Now()) {
 		t.Errorf("error %v and voucher %v", first.err, first.voucher)
 	}
 }
@@ -129,7 +129,7 @@ func TestAnswersBeforeTheSessionAreFetchedAgain(t *testing.T) {
 			opens()
 			s.mute.Store(false)
 			kit.Eventually(t, "the older answers lapse", func() bool { return wire.voucher.Lapsed() && chain.Lapsed() })
-			if wire.voucher.Vouches(answers.Now()) || chain.Ended() {
+			if wire.voucher.Vouches(validity.Now()) || chain.Ended() {
 				t.Error("the session vouches for an answer that is older, or has ended it")
 			}
 		})

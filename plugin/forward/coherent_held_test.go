@@ -9,8 +9,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -240,12 +240,12 @@ func TestCoherent_Reload(t *testing.T) {
 	f := chainOf(t, stanzaOf("coherent", s.addr))
 	s.open(t, f)
 	wire := overWire(t, f, question("www.example."))
-	if !wire.voucher.Vouches(answers.Now()) {
+	if !wire.voucher.Vouches(validity.Now()) {
 		t.Fatal("the session does not vouch")
 	}
 	u := upstreamOf(f, 0)
 	f.use(nil)
-	kit.Eventually(t, "the session has ended", func() bool { return !wire.voucher.Vouches(answers.Now()) && !u.vouches(nil) })
+	kit.Eventually(t, "the session has ended", func() bool { return !wire.voucher.Vouches(validity.Now()) && !u.vouches(nil) })
 	if wire.voucher.Ended() {
 		t.Error("the answer was invalidated: its TTL applies")
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -291,11 +292,11 @@ func TestCoherent(t *testing.T) {
 				if err := reply.Unpack(wire.reply); wire.err != nil || err != nil {
 					t.Fatalf("%s: %v, %v", name, wire.err, err)
 				}
-				if !wire.voucher.Vouches(answers.Now()) || (reply.IsEdns0() != nil) != (m == edns) || notifyOptions(reply) > 0 {
+				if !wire.voucher.Vouches(validity.Now()) || (reply.IsEdns0() != nil) != (m == edns) || notifyOptions(reply) > 0 {
 					t.Errorf("%s, in wire form: voucher %v, reply\n%v", name, wire.voucher, reply)
 				}
 				a, v := throughChain(f, m)
-				if wrong := a.wrong(m); wrong != "" || !v.Vouches(answers.Now()) || (a.IsEdns0() != nil) != (m == edns) || notifyOptions(a.Msg) > 0 {
+				if wrong := a.wrong(m); wrong != "" || !v.Vouches(validity.Now()) || (a.IsEdns0() != nil) != (m == edns) || notifyOptions(a.Msg) > 0 {
 					t.Errorf("%s, in the chain: %s, voucher %v, reply\n%v", name, wrong, v, a.Msg)
 				}
 				for _, vouched := range []*vouch.Voucher{wire.voucher, v} {
@@ -410,11 +411,11 @@ func TestCoherent_Others(t *testing.T) {
 			}
 			for i := range 5 {
 				m := withNotify(question(fmt.Sprintf("www-%d.example.", i)))
-				if a, v := throughChain(f, m); a.wrong(m) != "" || notifyOptions(a.Msg) > 0 || v.Vouches(answers.Now()) {
+				if a, v := throughChain(f, m); a.wrong(m) != "" || notifyOptions(a.Msg) > 0 || v.Vouches(validity.Now()) {
 					t.Errorf("%s, reply\n%v", a.wrong(m), a.Msg)
 				}
 				plain := question(fmt.Sprintf("wire-%d.example.", i))
-				if wire := overWire(t, f, plain); wire.err != nil || wire.voucher.Vouches(answers.Now()) {
+				if wire := overWire(t, f, plain); wire.err != nil || wire.voucher.Vouches(validity.Now()) {
 					t.Errorf("error %v and voucher %v", wire.err, wire.voucher)
 				}
 			}

@@ -6,10 +6,10 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -18,7 +18,7 @@ func explainReply(t *explain.Trace, reply forwarded, err error) {
 	if err != nil {
 		t.Add(pluginName, "no reply: %v", err)
 	}
-	if reply.voucher.Vouches(answers.Now()) {
+	if reply.voucher.Vouches(validity.Now()) {
 		t.Add(pluginName, "the session with %s vouches for the answer: it is valid until the session reports its end", reply.from.address)
 	}
 }

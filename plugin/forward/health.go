@@ -37,7 +37,7 @@ type health struct {
 	stopOnce sync.Once
 
 	caseChecked atomic.Int64 // time of the last check of the case of replies, and the end of queries in lower case, on the clock of
-	caseUntil   atomic.Int64 // answers.Now; 0 is never yet
+	caseUntil   atomic.Int64 // validity.Now; 0 is never yet
 
 	unnamed      atomic.Bool   // queries have no options for cluster DNS, see checkOptions
 	optionCheck  atomic.Bool   // the options are being checked, or were lately

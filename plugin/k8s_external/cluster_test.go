@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/exposed"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // generation counts the changes of a cluster.
@@ -37,13 +38,13 @@ func (c *cluster) Modified() int64 { return 7 }
 
 func (c *cluster) Synced() bool { return !c.unsynced }
 
-func (c *cluster) depend(v *answers.Validity) {
+func (c *cluster) depend(v *validity.Validity) {
 	if v != nil {
 		v.DependOn(&c.generation)
 	}
 }
 
-func (c *cluster) Find(n exposed.Name, headless bool, v *answers.Validity) (targets []exposed.Target, exists bool) {
+func (c *cluster) Find(n exposed.Name, headless bool, v *validity.Validity) (targets []exposed.Target, exists bool) {
 	c.depend(v)
 	service := exposed.Name{Namespace: n.Namespace, Service: n.Service}
 	all := c.targets[service]
@@ -58,7 +59,7 @@ func (c *cluster) Find(n exposed.Name, headless bool, v *answers.Validity) (targ
 	return targets, len(targets) > 0 || n.Service == "" && n.Namespace == "shop"
 }
 
-func (c *cluster) At(reverse string, v *answers.Validity) (names []exposed.Name) {
+func (c *cluster) At(reverse string, v *validity.Validity) (names []exposed.Name) {
 	c.depend(v)
 	for n, targets := range c.targets {
 		if slices.ContainsFunc(targets, func(t exposed.Target) bool {

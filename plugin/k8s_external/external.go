@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/exposed"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // External is the plugin's handler for one server block.
@@ -57,7 +58,7 @@ type query struct {
 	base  string // the part of the name before the zone, in lower case, "" for the zone itself
 	qtype uint16
 	// validity bounds how long the reply is stored, nil if it is not.
-	validity *answers.Validity
+	validity *validity.Validity
 	// untracked is set if the reply depends on data that no Generation counts, foreign if it has data of another server.
 	untracked, foreign bool
 }
@@ -80,7 +81,7 @@ func (e *External) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 	inFront := answers.PropertiesOf(ctx, r)
 	synced := e.services.Synced() // before the lookup, which may find only a part of the Services until then
 	if synced && e.isStorable(r, name, inFront) {
-		q.validity = new(answers.Validity)
+		q.validity = new(validity.Validity)
 	}
 	f := e.find(&q, name)
 	if f.rcode == dns.RcodeNameError && !f.own && e.Fall.Through(name) {

@@ -7,6 +7,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // isStorable reports whether the reply to a query may be stored, given its name in lower case: by a cache in front of this
@@ -27,7 +28,7 @@ func (e *External) store(q *query, m *dns.Msg, inFront *answers.Properties) {
 	}
 	p := answers.Properties{Validity: *q.validity, Foreign: q.foreign}
 	if q.foreign {
-		p.Until(answers.Now() + lifetime(m))
+		p.Until(validity.Now() + lifetime(m))
 	}
 	// Names in the reply are in lower case, and a stored answer has those that are the question's in the case of the query: the glue
 	// of a Service's SRV records, and the owner of the zone's SOA record.
@@ -75,7 +76,7 @@ func (e *External) next(q *query, inFront *answers.Properties) (int, error) {
 		p.End() // the Services are not read yet: the name may exist
 	}
 	if p.Foreign && p.Expires == 0 && p.Voucher == nil {
-		p.Until(answers.Now()) // a cache knows when its TTL ends, and nothing else does
+		p.Until(validity.Now()) // a cache knows when its TTL ends, and nothing else does
 	}
 	*inFront = p
 	return code, err

@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -63,11 +64,11 @@ func TestStored(t *testing.T) {
 			if entry == nil {
 				return
 			}
-			if !entry.Fresh(answers.Now()) {
+			if !entry.Fresh(validity.Now()) {
 				t.Error("the answer is not fresh")
 			}
 			c.number++
-			if entry.Fresh(answers.Now()) {
+			if entry.Fresh(validity.Now()) {
 				t.Error("the answer is fresh after a change of the cluster")
 			}
 		})
@@ -100,7 +101,7 @@ func TestProperties(t *testing.T) {
 	byCluster := answers.Properties{}
 	byCluster.DependOn(new(generation))
 	until := answers.Properties{}
-	until.Until(answers.Now() + time.Hour)
+	until.Until(validity.Now() + time.Hour)
 	vouched := answers.Properties{}
 	vouched.Voucher = new(vouch.Voucher)
 	const block = "k8s_external example.org {\nfallthrough\n}"
@@ -130,14 +131,14 @@ func TestProperties(t *testing.T) {
 			e.Next, c.unsynced = &next{tc.next}, tc.unsynced
 			owner, qtype, _ := strings.Cut(tc.ask, " ")
 			r := test.Case{Qname: owner, Qtype: dns.StringToType[qtype]}.Msg()
-			before := answers.Now()
+			before := validity.Now()
 			ctx, recorded := answers.Record(context.Background(), r)
 			exchange(t, ctx, e, r)
 			p := &recorded.Properties
 			if p.ByGeneration() != tc.byGeneration || p.Foreign != tc.foreign || (p.Serial != nil) != tc.serial {
 				t.Errorf("by generation: %t, foreign: %t, serial: %v", p.ByGeneration(), p.Foreign, p.Serial)
 			}
-			if left := p.Expires - before; p.Expires == 0 != (tc.max == 0) || p.Expires != 0 && (left < tc.min || p.Expires > answers.Now()+tc.max) {
+			if left := p.Expires - before; p.Expires == 0 != (tc.max == 0) || p.Expires != 0 && (left < tc.min || p.Expires > validity.Now()+tc.max) {
 				t.Errorf("the answer ends in %s, want %s to %s", left, tc.min, tc.max)
 			}
 			if p.Voucher == nil != (tc.next.Voucher == nil) {

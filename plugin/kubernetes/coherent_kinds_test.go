@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -259,11 +260,11 @@ func (s *storing) handlesOf(query []byte, from netip.Addr) int {
 	e, q, key := s.entryAndKey(query)
 	if e != nil && e.Views != nil {
 		var view answers.View
-		if e, view = s.store.GetView(e, key, answers.Now(), from, q.CallerData(query)); !view.Named {
+		if e, view = s.store.GetView(e, key, validity.Now(), from, q.CallerData(query)); !view.Named {
 			return 0
 		}
 	}
-	if e == nil || q.Upper && !e.AnyCase || !e.Fresh(answers.Now()) {
+	if e == nil || q.Upper && !e.AnyCase || !e.Fresh(validity.Now()) {
 		return 0
 	}
 	return len(e.Watchable(nil))

@@ -13,6 +13,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -232,7 +233,7 @@ func (c *sessionConn) settle(t testing.TB, ix *index.Index, session *push.Subscr
 }
 
 // answerOf returns the answer to a query as text without the serial, and the validity with which it is stored.
-func (s *storing) answerOf(t testing.TB, r *dns.Msg) (string, answers.Validity) {
+func (s *storing) answerOf(t testing.TB, r *dns.Msg) (string, validity.Validity) {
 	t.Helper()
 	query := kit.Pack(t, r)
 	from := testClients[0]
@@ -250,7 +251,7 @@ func (s *storing) answerOf(t testing.TB, r *dns.Msg) (string, answers.Validity) 
 	named := true
 	if e != nil && e.Views != nil {
 		var view answers.View
-		e, view = s.store.GetView(e, key, answers.Now(), netip.MustParseAddr(from.address), q.CallerData(query))
+		e, view = s.store.GetView(e, key, validity.Now(), netip.MustParseAddr(from.address), q.CallerData(query))
 		named = view.Named
 	}
 	if e == nil || !named || !e.Shared() {

@@ -3,7 +3,7 @@ package kubernetes
 import (
 	"net/netip"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
@@ -12,7 +12,7 @@ import (
 // the answer is not stored.
 type dependencies struct {
 	index     records
-	validity  answers.Validity
+	validity  validity.Validity
 	untracked bool // the answer depends on data whose changes advance none of the Generations
 }
 

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/exposed"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
@@ -34,7 +34,7 @@ func (x exposedServices) Synced() bool {
 }
 
 // tracked calls a lookup with the dependencies that bound a validity, nil for none.
-func (x exposedServices) tracked(v *answers.Validity, lookup func(*dependencies)) {
+func (x exposedServices) tracked(v *validity.Validity, lookup func(*dependencies)) {
 	if v == nil {
 		lookup(nil)
 		return
@@ -45,7 +45,7 @@ func (x exposedServices) tracked(v *answers.Validity, lookup func(*dependencies)
 }
 
 // Find implements exposed.Services.
-func (x exposedServices) Find(n exposed.Name, headless bool, v *answers.Validity) (targets []exposed.Target, exists bool) {
+func (x exposedServices) Find(n exposed.Name, headless bool, v *validity.Validity) (targets []exposed.Target, exists bool) {
 	x.tracked(v, func(d *dependencies) { targets, exists = x.find(&n, headless, d) })
 	return targets, exists
 }
@@ -98,7 +98,7 @@ func appendTargets(to []exposed.Target, n *objectName, t exposed.Target, ports [
 }
 
 // At implements exposed.Services.
-func (x exposedServices) At(reverse string, v *answers.Validity) (names []exposed.Name) {
+func (x exposedServices) At(reverse string, v *validity.Validity) (names []exposed.Name) {
 	a, ok := addressOf(reverse)
 	x.tracked(v, func(d *dependencies) {
 		if !ok {

@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/exposed"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
@@ -96,7 +96,7 @@ func TestExposedFind(t *testing.T) {
 		{"no such Service", exposed.Name{Namespace: "shop", Service: "none"}, false, "-"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			for _, v := range []*answers.Validity{nil, new(answers.Validity)} {
+			for _, v := range []*validity.Validity{nil, new(validity.Validity)} {
 				targets, exists := services.Find(tc.n, tc.headless, v)
 				var all []string
 				for _, target := range targets {
@@ -154,7 +154,7 @@ func TestExposedAt(t *testing.T) {
 		"1.2.0.192.in-addr.arpa.": 1, "9.2.0.192.in-addr.arpa.": 0, six: 1, "2.0.192.in-addr.arpa.": 0, "x.2.0.192.in-addr.arpa.": 0, "1.0.0.10.in-addr.arpa.": 0,
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := new(answers.Validity)
+			v := new(validity.Validity)
 			if got := services.At(name, v); len(got) != want || !v.Current() || !v.ByGeneration() {
 				t.Errorf("%v, validity %+v", got, v)
 			}
@@ -217,10 +217,10 @@ func TestExposedValidity(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			services, k := exposing(t, "kubernetes cluster.local", exposedObjects()...)
-			valid := map[string]*answers.Validity{}
+			valid := map[string]*validity.Validity{}
 			lookups := []string{"web", "db", "first", "other", "new", "namespace"}
 			for _, l := range lookups {
-				valid[l] = new(answers.Validity)
+				valid[l] = new(validity.Validity)
 			}
 			services.Find(web, true, valid["web"])
 			services.Find(db, true, valid["db"])

@@ -10,8 +10,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
@@ -107,7 +107,7 @@ func TestClustersetStored_What(t *testing.T) {
 			for _, options := range []string{"", "prefer-local-cluster"} {
 				s, _ := newStoring(t, clusterset(options), clustersetObjects()...)
 				e := s.storedFor(t, questionFor(t, c.ask))
-				if got := e != nil && e.Fresh(answers.Now()); got != c.stored {
+				if got := e != nil && e.Fresh(validity.Now()); got != c.stored {
 					t.Errorf("%s: stored is %v, want %v", options, got, c.stored)
 				}
 				if e != nil && e.Views != nil {

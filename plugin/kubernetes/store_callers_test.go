@@ -22,6 +22,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -356,7 +357,7 @@ func TestConditions_ViewsAmidTheLook(t *testing.T) {
 		if _, err := s.k.ServeDNS(ctx, w, r); err != nil {
 			t.Fatal(err)
 		}
-		if (&answers.Entry{Validity: answers.Validity{Bounds: conditions.Bounds}}).Current() {
+		if (&answers.Entry{Validity: validity.Validity{Bounds: conditions.Bounds}}).Current() {
 			continue // the lookup was before or after the change
 		}
 		if outdated++; conditions.ForAll() && len(w.Msg.Answer) > 0 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -168,11 +169,11 @@ func TestStoredSearch_What(t *testing.T) {
 			}
 			plain := questionFor(t, c.ask)
 			e := s.storedFor(t, withList(t, plain, c.list...))
-			if got := e != nil && e.Fresh(answers.Now()); got != c.stored {
+			if got := e != nil && e.Fresh(validity.Now()); got != c.stored {
 				t.Errorf("stored is %v, want %v", got, c.stored)
 			}
 			query := kit.Pack(t, plain)
-			if e, _ := s.entry(query); (e != nil && e.Fresh(answers.Now())) != c.plain {
+			if e, _ := s.entry(query); (e != nil && e.Fresh(validity.Now())) != c.plain {
 				t.Errorf("it is stored for the name: %v", e)
 			}
 			if c.stored != (s.len() > 0) && !c.plain {

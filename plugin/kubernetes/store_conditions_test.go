@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -61,11 +62,11 @@ func (s *storing) storedFor(t testing.TB, r *dns.Msg) *answers.Entry {
 func (s *storing) checkUntil(t *testing.T, r *dns.Msg, change func(*index.Index), outlives bool) {
 	t.Helper()
 	e := s.storedFor(t, r)
-	if e == nil || !e.Fresh(answers.Now()) {
+	if e == nil || !e.Fresh(validity.Now()) {
 		t.Fatal("the answer is not stored")
 	}
 	change(indexOf(s.k))
-	if got := e.Fresh(answers.Now()); got != outlives {
+	if got := e.Fresh(validity.Now()); got != outlives {
 		t.Errorf("the answer is valid afterwards: %v, want %v", got, outlives)
 	}
 }
@@ -123,7 +124,7 @@ func TestStored_What(t *testing.T) {
 			if got := s.len() > 0; got != c.stored {
 				t.Errorf("stored is %v, want %v", got, c.stored)
 			}
-			if c.stored && (e == nil || !e.Fresh(answers.Now())) {
+			if c.stored && (e == nil || !e.Fresh(validity.Now())) {
 				t.Errorf("the entry %v is not valid under the key of the query", e)
 			}
 		})
@@ -277,7 +278,7 @@ func TestStored_PutTooLate(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.space.PutReply(r, w.Msg, &conditions.Properties)
-			if e, _ := s.entry(query); e == nil || e.Fresh(answers.Now()) {
+			if e, _ := s.entry(query); e == nil || e.Fresh(validity.Now()) {
 				t.Errorf("the entry is %v, want one that is not valid", e)
 			}
 		})

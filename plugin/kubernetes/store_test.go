@@ -19,6 +19,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
@@ -168,12 +169,12 @@ func (s *storing) entryAndKey(query []byte) (*answers.Entry, *wire.Query, []byte
 func (s *storing) stored(query []byte, from client) []byte {
 	e, q, key := s.entryAndKey(query)
 	if e != nil && e.Views != nil {
-		e, _ = s.store.GetView(e, key, answers.Now(), netip.MustParseAddr(from.address), q.CallerData(query))
+		e, _ = s.store.GetView(e, key, validity.Now(), netip.MustParseAddr(from.address), q.CallerData(query))
 	}
-	if e == nil || !e.Fresh(answers.Now()) || q.Upper && !e.AnyCase {
+	if e == nil || !e.Fresh(validity.Now()) || q.Upper && !e.AnyCase {
 		return nil
 	}
-	p := e.Patch(answers.Now())
+	p := e.Patch(validity.Now())
 	form := e.Form(q, &p, q.Limit(), from.fragments)
 	if form == nil {
 		return nil

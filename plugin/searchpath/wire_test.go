@@ -14,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -22,7 +23,7 @@ type wireNext struct{ *next }
 
 func (n wireNext) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	if c := answers.PropertiesOf(ctx, r); c != nil {
-		c.Expires = answers.Now() + time.Hour
+		c.Expires = validity.Now() + time.Hour
 	}
 	if _, err := n.next.ServeDNS(ctx, w, r); err != nil {
 		return dns.RcodeServerFailure, err
@@ -36,11 +37,11 @@ func (n wireNext) ServeWire(b *batch.Batch, q *wirechain.Request) {
 		panic(err)
 	}
 	n.queries = append(n.queries, r)
-	e := &answers.Entry{Stored: answers.Now(), Validity: answers.Validity{Expires: answers.Now() + time.Hour}}
+	e := &answers.Entry{Stored: validity.Now(), Validity: validity.Validity{Expires: validity.Now() + time.Hour}}
 	if err := e.Fill(new(dns.Msg).SetRcode(r, dns.RcodeNameError)); err != nil {
 		panic(err)
 	}
-	q.Answer(b, q, e, e.Patch(answers.Now()))
+	q.Answer(b, q, e, e.Patch(validity.Now()))
 }
 
 // wireClient is the Answerer of a client's query. It passes queries to the plugin.

@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -124,7 +125,7 @@ func (b *bed) offer(e *answers.Entry, listener int, key []byte, shuffle bool) er
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.copy(&o, answers.Now())
+	return b.copy(&o, validity.Now())
 }
 
 // datagram is a query on its way to a listener.

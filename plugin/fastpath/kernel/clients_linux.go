@@ -11,7 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // clientList is the search list of a client.
@@ -38,7 +38,7 @@ func (t *Table) setClient(o *Offer) error {
 	}
 	t.clients[o.Client] = c
 	t.control.Searches[o.Listener] = 1
-	t.verifyClients(answers.Now())
+	t.verifyClients(validity.Now())
 	return nil
 }
 

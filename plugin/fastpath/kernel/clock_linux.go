@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // clock converts times of the store, which count from the start of the process, to CLOCK_MONOTONIC of the kernel, and back. The
@@ -17,11 +17,11 @@ type clock struct{ start time.Duration }
 func newClock() (c clock, err error) {
 	for best, try := time.Duration(-1), 0; try < 100 && (best < 0 || best > 10*time.Microsecond); try++ {
 		var now unix.Timespec
-		before := answers.Now()
+		before := validity.Now()
 		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 			return c, err
 		}
-		after := answers.Now()
+		after := validity.Now()
 		if took := after - before; best < 0 || took < best {
 			best, c.start = took, time.Duration(now.Nano())-after
 		}

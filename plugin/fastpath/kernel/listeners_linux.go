@@ -12,7 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // EndLeases ends all answers: the program passes all packets on.
@@ -99,7 +99,7 @@ func (t *Table) Leased(number int) bool { return atomic.LoadUint64(&t.control.Un
 func (t *Table) SetLease(listener int, until time.Time) {
 	var end uint64
 	if !until.IsZero() {
-		end = t.clock.kernel(answers.Now() + time.Until(until))
+		end = t.clock.kernel(validity.Now() + time.Until(until))
 	}
 	atomic.StoreUint64(&t.control.Until[listener], end)
 }

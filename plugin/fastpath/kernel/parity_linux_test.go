@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
@@ -26,12 +27,12 @@ import (
 func TestParity(t *testing.T) {
 	b := newBed(t)
 	answered, passed := 0, map[string]int{}
-	heard, silent := vouch.NewSession(answers.Now), vouch.NewSession(answers.Now)
-	heard.Opened(answers.Now(), 0)
+	heard, silent := vouch.NewSession(validity.Now), vouch.NewSession(validity.Now)
+	heard.Opened(validity.Now(), 0)
 	property.Seeds(t, 0, 300, func(t *testing.T, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		p := &parity{bed: b, T: t, Rand: r, sessions: []*vouch.Session{heard, silent}}
-		heard.Opened(answers.Now(), 0)
+		heard.Opened(validity.Now(), 0)
 		heard.Heard(0)
 		names := make([]string, 1+r.IntN(4))
 		for i := range names {
@@ -141,7 +142,7 @@ func (p *parity) store(name string) {
 	if err := e.Fill(p.message(name, qtype)); err != nil {
 		p.Fatal(err)
 	}
-	now := answers.Now()
+	now := validity.Now()
 	e.Stored = now - time.Duration(p.IntN(3000))*time.Millisecond
 	e.Expires = now + time.Minute + time.Duration(p.IntN(1000))*time.Second
 	if p.chance(3) {
@@ -206,10 +207,10 @@ func (p *parity) query(name string) *datagram {
 
 // check runs the program on a query, and returns "" if it has answered, or else why it has not.
 func (p *parity) check(d *datagram) string {
-	before := answers.Now()
+	before := validity.Now()
 	frame := d.frame()
 	result, out := p.bed.run(slices.Clone(frame))
-	after := answers.Now()
+	after := validity.Now()
 	first, why := p.want(d, before)
 	if result == passedOn {
 		if !bytes.Equal(out, frame) {

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -156,7 +157,7 @@ func TestManyClients(t *testing.T) {
 			Entry: e, Listener: b.numbers[listener4], Counter: &b.counted, Client: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), Lists: lists,
 			Question: Question{Name: answers.KeyName(key), Type: dns.TypeA, List: 3},
 		}
-		return b.copy(&o, answers.Now())
+		return b.copy(&o, validity.Now())
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -173,7 +174,7 @@ func TestManyClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.ticks++
-	b.verifyClients(answers.Now())
+	b.verifyClients(validity.Now())
 	if len(b.clients) != 1 {
 		t.Errorf("%d clients remain, want the one that was offered lately", len(b.clients))
 	}
@@ -196,7 +197,7 @@ func TestRoom(t *testing.T) {
 		for i := range 60 {
 			m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 3600}, A: []byte{10, 0, 0, byte(i)}})
 		}
-		e := &answers.Entry{AnyCase: true, Cached: true, Stored: answers.Now()}
+		e := &answers.Entry{AnyCase: true, Cached: true, Stored: validity.Now()}
 		e.Expires = e.Stored + time.Hour
 		if err := e.Fill(m); err != nil {
 			t.Fatal(err)
@@ -240,7 +241,7 @@ func TestRoom(t *testing.T) {
 				}
 			}
 			b.mu.Lock()
-			b.collect(answers.Now())
+			b.collect(validity.Now())
 			b.mu.Unlock()
 		}
 	}
@@ -341,7 +342,7 @@ func TestIndex(t *testing.T) {
 		r.grace = graceTicks
 		b.end(r)
 	}
-	b.collect(answers.Now())
+	b.collect(validity.Now())
 	for i, slot := range b.places.Slots {
 		if slot != 0 {
 			t.Fatalf("slot %d remains", i)
@@ -378,7 +379,7 @@ func TestFullWindow(t *testing.T) {
 	collect := func(times int) {
 		for range times {
 			b.mu.Lock()
-			b.collect(answers.Now())
+			b.collect(validity.Now())
 			b.mu.Unlock()
 		}
 	}
@@ -409,7 +410,7 @@ func TestFullWindow(t *testing.T) {
 // fixedGeneration is a Generation that does not advance.
 type fixedGeneration struct{}
 
-// Load implements answers.Generation.
+// Load implements validity.Generation.
 func (fixedGeneration) Load() uint64 { return 1 }
 
 // TestByGeneration has an answer that ends with a change of the cluster's data: it is not copied, since the kernel does not see that.

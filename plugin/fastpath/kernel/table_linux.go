@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
@@ -183,7 +184,7 @@ func (t *Table) run() {
 			return
 		case o := <-t.offers:
 			t.mu.Lock()
-			err := t.copy(&o, answers.Now())
+			err := t.copy(&o, validity.Now())
 			if err != nil {
 				t.refused.Add(1)
 			}
@@ -193,7 +194,7 @@ func (t *Table) run() {
 			t.mu.Unlock()
 		case <-ticker.C:
 			t.mu.Lock()
-			t.collect(answers.Now())
+			t.collect(validity.Now())
 			t.mu.Unlock()
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
@@ -32,7 +33,7 @@ func address(t testing.TB, name string, change func(*answers.Entry)) *answers.En
 	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 	m.Response = true
 	m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 3600}, A: net.IPv4(10, 96, 0, 1)})
-	e := &answers.Entry{AnyCase: true, Cached: true, Stored: answers.Now()}
+	e := &answers.Entry{AnyCase: true, Cached: true, Stored: validity.Now()}
 	e.Expires = e.Stored + time.Hour
 	if change != nil {
 		change(e)
@@ -81,14 +82,14 @@ func TestEnds(t *testing.T) {
 		"lease expired":     {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.SetLease(b.numbers[listener4], time.Now()) }},
 		"listener replaced": {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.Clear(b.numbers[listener4]) }},
 		"TTL": {
-			change: func(e *answers.Entry, _ *vouch.Session) { e.Expires = answers.Now() + 300*time.Millisecond },
-			end:    func(_ *bed, e *answers.Entry, _ *vouch.Session) { time.Sleep(e.Expires - answers.Now()) },
+			change: func(e *answers.Entry, _ *vouch.Session) { e.Expires = validity.Now() + 300*time.Millisecond },
+			end:    func(_ *bed, e *answers.Entry, _ *vouch.Session) { time.Sleep(e.Expires - validity.Now()) },
 		},
 		"time of prefetch": {
 			change: func(e *answers.Entry, _ *vouch.Session) {
-				e.Popularity = &answers.Popularity{Amount: 1, Gap: time.Hour, From: answers.Now() + 300*time.Millisecond}
+				e.Popularity = &answers.Popularity{Amount: 1, Gap: time.Hour, From: validity.Now() + 300*time.Millisecond}
 			},
-			end: func(_ *bed, e *answers.Entry, _ *vouch.Session) { time.Sleep(e.Popularity.From - answers.Now()) },
+			end: func(_ *bed, e *answers.Entry, _ *vouch.Session) { time.Sleep(e.Popularity.From - validity.Now()) },
 		},
 		"invalidated by its session": {
 			change: func(e *answers.Entry, s *vouch.Session) { e.Voucher = s.Voucher([]uint64{7}) },
@@ -111,7 +112,7 @@ func TestEnds(t *testing.T) {
 				e.Voucher, e.Stored, e.Expires = s.Voucher([]uint64{7}), 1, 2
 			},
 			end: func(_ *bed, _ *answers.Entry, s *vouch.Session) {
-				for s.Vouches(answers.Now()) {
+				for s.Vouches(validity.Now()) {
 					time.Sleep(10 * time.Millisecond)
 				}
 			},
@@ -119,8 +120,8 @@ func TestEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t)
-			s := vouch.NewSession(answers.Now)
-			s.Opened(answers.Now(), 0)
+			s := vouch.NewSession(validity.Now)
+			s.Opened(validity.Now(), 0)
 			s.Heard(0)
 			e := b.must(web, address(t, web, func(e *answers.Entry) {
 				if tt.change != nil {
@@ -162,18 +163,18 @@ func (b *bed) waitCounted(atLeast uint64) uint64 {
 // TestVouched answers after the TTL while the session is heard, with the configured TTL, and counts that.
 func TestVouched(t *testing.T) {
 	b := newBed(t)
-	s := vouch.NewSession(answers.Now)
-	opened := answers.Now()
+	s := vouch.NewSession(validity.Now)
+	opened := validity.Now()
 	s.Opened(opened, 0)
 	s.Heard(0)
 	b.must(web, address(t, web, func(e *answers.Entry) { e.Voucher, e.Stored, e.Expires = s.Voucher([]uint64{7}), 1, 2 }))
-	for s.Vouches(answers.Now()) {
+	for s.Vouches(validity.Now()) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if b.ask(web, nil) != passedOn {
 		t.Error("answered while the session is silent")
 	}
-	s.Heard(uint64((answers.Now() - opened).Microseconds())) // #nosec G115 -- positive
+	s.Heard(uint64((validity.Now() - opened).Microseconds())) // #nosec G115 -- positive
 	if b.ask(web, nil) != redirected {
 		t.Error("not answered although the session was heard")
 	}
@@ -355,7 +356,7 @@ func TestClients(t *testing.T) {
 		Question: Question{Name: answers.KeyName(key), Type: dns.TypeA, List: 3},
 	}
 	b.mu.Lock()
-	err := b.copy(&o, answers.Now())
+	err := b.copy(&o, validity.Now())
 	b.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
@@ -498,8 +499,8 @@ func (f *fixedLists) ListOf(netip.Addr) uint32 { return f.list.Load() }
 // TestClose uses entries and sessions after the table was closed: neither refers to its memory any more.
 func TestClose(t *testing.T) {
 	b := newBed(t)
-	s := vouch.NewSession(answers.Now)
-	s.Opened(answers.Now(), 0)
+	s := vouch.NewSession(validity.Now)
+	s.Opened(validity.Now(), 0)
 	s.Heard(0)
 	e := b.must(web, address(t, web, func(e *answers.Entry) { e.Voucher = s.Voucher([]uint64{7}) }))
 	if b.ask(web, nil) != redirected {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // fakeCopy counts the calls of the store.
@@ -20,7 +22,7 @@ func (c *fakeCopy) Used() bool { return c.used }
 func TestCopies(t *testing.T) {
 	for name, leave := range map[string]func(s *Store, ks *Keyspace, h *heardSession){
 		"replaced": func(_ *Store, ks *Keyspace, _ *heardSession) {
-			put(ks, 1, &Entry{Validity: Validity{Expires: time.Hour}})
+			put(ks, 1, &Entry{Validity: validity.Validity{Expires: time.Hour}})
 		},
 		"evicted":     func(s *Store, _ *Keyspace, _ *heardSession) { s.SetBudget(0) },
 		"no memory":   func(s *Store, _ *Keyspace, _ *heardSession) { s.Reserve(1 << 20) },
@@ -55,7 +57,7 @@ func TestCopies(t *testing.T) {
 func TestToCopy(t *testing.T) {
 	store, _ := newStore(1<<20, false)
 	ks := store.NewKeyspace()
-	entry := func() *Entry { return put(ks, 1, &Entry{Validity: Validity{Expires: time.Hour}}) }
+	entry := func() *Entry { return put(ks, 1, &Entry{Validity: validity.Validity{Expires: time.Hour}}) }
 	due := func(e *Entry) (hits []int) {
 		for hit := 1; hit <= 9; hit++ {
 			if e.ToCopy() {
@@ -105,7 +107,7 @@ func TestCountCopied(t *testing.T) {
 func TestEvictCopied(t *testing.T) {
 	store, _ := newStore(100*1000, false)
 	ks := store.NewKeyspace()
-	entry := func(n int) *Entry { return put(ks, n, &Entry{Validity: Validity{Expires: time.Hour}}) }
+	entry := func(n int) *Entry { return put(ks, n, &Entry{Validity: validity.Validity{Expires: time.Hour}}) }
 	used, unused := entry(1), entry(2)
 	store.AddCopy(used, &fakeCopy{used: true})
 	store.AddCopy(unused, &fakeCopy{})

@@ -3,6 +3,8 @@ package answers
 import (
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 func TestDescribe(t *testing.T) {
@@ -13,14 +15,14 @@ func TestDescribe(t *testing.T) {
 		want string // at 10 s
 	}{
 		"without an end": {func(*clock, *heardSession) *Entry { return &Entry{Stored: 4 * sec} }, "stored 6s ago, valid: without an end"},
-		"TTL":            {func(*clock, *heardSession) *Entry { return &Entry{Validity: Validity{Expires: 12 * sec}} }, "stored 10s ago, valid: its TTL ends in 2s"},
-		"TTL ended":      {func(*clock, *heardSession) *Entry { return &Entry{Validity: Validity{Expires: 7 * sec}} }, "stored 10s ago, not valid: its TTL ended 3s ago"},
+		"TTL":            {func(*clock, *heardSession) *Entry { return &Entry{Validity: validity.Validity{Expires: 12 * sec}} }, "stored 10s ago, valid: its TTL ends in 2s"},
+		"TTL ended":      {func(*clock, *heardSession) *Entry { return &Entry{Validity: validity.Validity{Expires: 7 * sec}} }, "stored 10s ago, not valid: its TTL ended 3s ago"},
 		"stored after the lookup": {func(*clock, *heardSession) *Entry {
-			return &Entry{Stored: 11 * sec, Validity: Validity{Expires: 12 * sec}}
+			return &Entry{Stored: 11 * sec, Validity: validity.Validity{Expires: 12 * sec}}
 		},
 			"stored 0s ago, valid: its TTL ends in 2s"},
 		"restored": {func(*clock, *heardSession) *Entry {
-			return &Entry{Restored: true, Stored: -50 * sec, Validity: Validity{Expires: 12 * sec}}
+			return &Entry{Restored: true, Stored: -50 * sec, Validity: validity.Validity{Expires: 12 * sec}}
 		},
 			"restored from the snapshot of an earlier process, received 1m0s ago, valid: its TTL ends in 2s"},
 		"data": {func(*clock, *heardSession) *Entry {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -90,7 +91,7 @@ type Entry struct {
 	// Restored is set if an earlier process has received the answer.
 	Restored bool
 	// Validity bounds how long the answer may be served. Without Expires, TTLs are not decremented.
-	Validity
+	validity.Validity
 	// Stored is the time at which the answer was made, since the start of the process.
 	Stored time.Duration
 	// Gone is the time from which an expired entry is not served stale either, not before Expires; with a Voucher see

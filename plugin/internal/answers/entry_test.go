@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 
 	"github.com/coredns/coredns/plugin/test"
@@ -33,14 +34,14 @@ func TestCurrentAndFresh(t *testing.T) {
 		"bound":             {&Entry{Validity: until(g, 5)}, 0, true, true},
 		"advanced":          {&Entry{Validity: until(g, 4)}, 0, false, false},
 		"higher number":     {&Entry{Validity: until(g, 6)}, 0, false, false},
-		"second advanced":   {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{other, 0}, {g, 4}}}}, 0, false, false},
-		"all":               {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{other, 0}, {g, 5}, {g, 5}, {other, 0}}}}, 0, true, true},
-		"last advanced":     {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{other, 0}, {g, 5}, {g, 5}, {g, 0}}}}, 0, false, false},
-		"not expired":       {&Entry{Validity: Validity{Expires: 10}}, 9, true, true},
-		"expired":           {&Entry{Validity: Validity{Expires: 10}}, 10, true, false},
-		"expired, not gone": {&Entry{Validity: Validity{Expires: 10}, Gone: 20}, 10, true, false},
-		"TTL and bound":     {&Entry{Validity: Validity{Expires: 10, Bounds: [MaxBounds]Bound{{g, 5}}}}, 9, true, true},
-		"TTL, advanced":     {&Entry{Validity: Validity{Expires: 10, Bounds: [MaxBounds]Bound{{g, 4}}}}, 9, false, false},
+		"second advanced":   {&Entry{Validity: validity.Validity{Bounds: [validity.MaxBounds]validity.Bound{{Generation: other, Number: 0}, {Generation: g, Number: 4}}}}, 0, false, false},
+		"all":               {&Entry{Validity: validity.Validity{Bounds: [validity.MaxBounds]validity.Bound{{Generation: other, Number: 0}, {Generation: g, Number: 5}, {Generation: g, Number: 5}, {Generation: other, Number: 0}}}}, 0, true, true},
+		"last advanced":     {&Entry{Validity: validity.Validity{Bounds: [validity.MaxBounds]validity.Bound{{Generation: other, Number: 0}, {Generation: g, Number: 5}, {Generation: g, Number: 5}, {Generation: g, Number: 0}}}}, 0, false, false},
+		"not expired":       {&Entry{Validity: validity.Validity{Expires: 10}}, 9, true, true},
+		"expired":           {&Entry{Validity: validity.Validity{Expires: 10}}, 10, true, false},
+		"expired, not gone": {&Entry{Validity: validity.Validity{Expires: 10}, Gone: 20}, 10, true, false},
+		"TTL and bound":     {&Entry{Validity: validity.Validity{Expires: 10, Bounds: [validity.MaxBounds]validity.Bound{{Generation: g, Number: 5}}}}, 9, true, true},
+		"TTL, advanced":     {&Entry{Validity: validity.Validity{Expires: 10, Bounds: [validity.MaxBounds]validity.Bound{{Generation: g, Number: 4}}}}, 9, false, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -61,15 +62,15 @@ func TestPatch(t *testing.T) {
 		now   time.Duration
 		want  Patch
 	}{
-		"TTL":           {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 31 * time.Second, Patch{Age: 30}},
-		"rounded down":  {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 2*time.Second - 1, Patch{}},
-		"before Stored": {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 0, Patch{}},
-		"FixedTTL":      {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}, FixedTTL: true}, 31 * time.Second, Patch{}},
+		"TTL":           {&Entry{Stored: time.Second, Validity: validity.Validity{Expires: time.Minute}}, 31 * time.Second, Patch{Age: 30}},
+		"rounded down":  {&Entry{Stored: time.Second, Validity: validity.Validity{Expires: time.Minute}}, 2*time.Second - 1, Patch{}},
+		"before Stored": {&Entry{Stored: time.Second, Validity: validity.Validity{Expires: time.Minute}}, 0, Patch{}},
+		"FixedTTL":      {&Entry{Stored: time.Second, Validity: validity.Validity{Expires: time.Minute}, FixedTTL: true}, 31 * time.Second, Patch{}},
 		"by bounds":     {&Entry{Stored: time.Second}, time.Hour, Patch{}},
 		"serial":        {&Entry{Serial: modified(7)}, time.Hour, Patch{Serial: 7, SetSerial: true}},
 		"serial wraps":  {&Entry{Serial: modified(1<<32 + 9)}, time.Hour, Patch{Serial: 9, SetSerial: true}},
 		"options":       {&Entry{Options: options}, time.Hour, Patch{Options: options}},
-		"everything":    {&Entry{Validity: Validity{Expires: 9 * time.Second}, Options: options, Serial: modified(1)}, 8 * time.Second, Patch{Age: 8, Options: options, Serial: 1, SetSerial: true}},
+		"everything":    {&Entry{Validity: validity.Validity{Expires: 9 * time.Second}, Options: options, Serial: modified(1)}, 8 * time.Second, Patch{Age: 8, Options: options, Serial: 1, SetSerial: true}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // sized returns a store with a budget for n empty entries.
@@ -98,13 +100,13 @@ func TestUselessIsEvictedFirst(t *testing.T) {
 		useless bool
 	}{
 		"advanced":                     {&Entry{Validity: until(g, 0)}, true},
-		"advanced in the last":         {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 1}, {g, 1}, {g, 1}, {g, 0}}}}, true},
+		"advanced in the last":         {&Entry{Validity: validity.Validity{Bounds: [validity.MaxBounds]validity.Bound{{Generation: g, Number: 1}, {Generation: g, Number: 1}, {Generation: g, Number: 1}, {Generation: g, Number: 0}}}}, true},
 		"current":                      {&Entry{Validity: until(g, 1)}, false},
-		"expired":                      {&Entry{Validity: Validity{Expires: 10}}, true},
-		"gone":                         {&Entry{Validity: Validity{Expires: 5}, Gone: 10}, true},
-		"expired, not gone":            {&Entry{Validity: Validity{Expires: 5}, Gone: 11}, false},
-		"not expired, Gone is earlier": {&Entry{Validity: Validity{Expires: 11}, Gone: 5}, false},
-		"advanced, not expired":        {&Entry{Validity: Validity{Expires: 20, Bounds: [MaxBounds]Bound{{g, 0}}}}, true},
+		"expired":                      {&Entry{Validity: validity.Validity{Expires: 10}}, true},
+		"gone":                         {&Entry{Validity: validity.Validity{Expires: 5}, Gone: 10}, true},
+		"expired, not gone":            {&Entry{Validity: validity.Validity{Expires: 5}, Gone: 11}, false},
+		"not expired, Gone is earlier": {&Entry{Validity: validity.Validity{Expires: 11}, Gone: 5}, false},
+		"advanced, not expired":        {&Entry{Validity: validity.Validity{Expires: 20, Bounds: [validity.MaxBounds]validity.Bound{{Generation: g, Number: 0}}}}, true},
 		"without an end":               {&Entry{}, false},
 	}
 	g.Store(1)

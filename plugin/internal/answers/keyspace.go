@@ -6,6 +6,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -107,7 +108,7 @@ func (k *Keyspace) PutReply(query, reply *dns.Msg, p *Properties) {
 	}
 	var buf [MaxKey]byte
 	key := k.Key(buf[:0], packed, &q)
-	byGeneration := Validity{Bounds: p.Bounds}
+	byGeneration := validity.Validity{Bounds: p.Bounds}
 	if p.Views != nil {
 		k.putNew(key, &Entry{Validity: byGeneration, Views: p.Views})
 		key = appendKeyView(key, &p.View)

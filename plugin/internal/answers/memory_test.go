@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
@@ -50,7 +51,7 @@ func TestMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := NewStore(256 << 20)
 			ks := s.NewKeyspace()
-			session := vouch.NewSession(Now)
+			session := vouch.NewSession(validity.Now)
 			entries := heapGrowth(func() {
 				for i := range n {
 					m := tt.message(t, fmt.Sprintf("svc-%d.default.svc.cluster.local.", i))

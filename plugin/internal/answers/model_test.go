@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -55,9 +56,9 @@ func (m *model) entry() *Entry {
 		e.Expires = m.clock.now() + time.Duration(m.r.IntN(100))
 		e.Gone = e.Expires + time.Duration(m.r.IntN(100))
 	} else {
-		for i := range m.r.IntN(MaxBounds + 1) {
+		for i := range m.r.IntN(validity.MaxBounds + 1) {
 			g := &m.bounds[m.r.IntN(len(m.bounds))]
-			e.Bounds[i] = Bound{g, g.Load()}
+			e.Bounds[i] = validity.Bound{Generation: g, Number: g.Load()}
 		}
 	}
 	return e

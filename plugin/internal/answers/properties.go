@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // Properties are the data besides the message that a cache needs to store a reply.
@@ -13,7 +15,7 @@ type Properties struct {
 	// Validity bounds how long the reply may be served. A plugin that answers from its own data sets Generations; without
 	// them a cache uses the TTL. A plugin that receives the reply over a session sets the Voucher. A cache that answers
 	// another cache sets Expires, Limit as in Entry, and Lifetime, the time for which clients may use the reply by its TTLs.
-	Validity
+	validity.Validity
 	Limit, Lifetime time.Duration
 	// Foreign is set if the reply has data of another server: its TTL ends it as well, and sessions do not vouch for it by the
 	// Generations.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 func TestRecord(t *testing.T) {
@@ -169,7 +170,7 @@ func TestPutReplySearched(t *testing.T) {
 			ks.ByGeneration.Store(true)
 			m := message(t, name, dns.TypeA, name+" 5 IN A 10.0.0.1")
 			query := searchlist.WithOption(queryFor(m), []byte("\x07default\x00\x03svc\x00"))
-			ks.PutReply(query, m, &Properties{Validity: Validity{Bounds: [MaxBounds]Bound{{new(generation), 0}}}, Options: tt.options})
+			ks.PutReply(query, m, &Properties{Validity: validity.Validity{Bounds: [validity.MaxBounds]validity.Bound{{Generation: new(generation), Number: 0}}}, Options: tt.options})
 			for _, r := range []*dns.Msg{query, m, searchlist.WithOption(m, []byte("\x07default\x00"))} {
 				packed, q := queryOf(t, r)
 				e := s.Get(ks.Key(nil, packed, &q))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -52,8 +53,8 @@ func put(ks *Keyspace, n int, e *Entry) *Entry {
 }
 
 // until returns the Validity that ends when a Generation differs from a number.
-func until(g Generation, number uint64) Validity {
-	return Validity{Bounds: [MaxBounds]Bound{{g, number}}}
+func until(g validity.Generation, number uint64) validity.Validity {
+	return validity.Validity{Bounds: [validity.MaxBounds]validity.Bound{{Generation: g, Number: number}}}
 }
 
 // newRecord parses a record.

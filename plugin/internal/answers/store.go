@@ -7,17 +7,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // DefaultBudget is the budget in bytes without a setting.
 const DefaultBudget = 32 << 20
-
-// epoch is the start of the process; times of entries are offsets from it. It has a monotonic reading, so that setting
-// the clock neither expires answers nor extends them.
-var epoch = time.Now()
-
-// Now returns the time since the start of the process.
-func Now() time.Duration { return time.Since(epoch) }
 
 // Store has the entries of all keyspaces in one budget. Readers take no lock; writers are serialized.
 type Store struct {
@@ -44,7 +39,7 @@ func NewStore(budget int64) *Store {
 	n := min(max(budget/bytesPerBucket, minBuckets), maxBuckets)
 	s := &Store{
 		seed:    maphash.MakeSeed(),
-		now:     Now,
+		now:     validity.Now,
 		buckets: make([]atomic.Pointer[Entry], 1<<bits.Len64(uint64(n-1))), // #nosec G115 -- positive
 	}
 	s.budget.Store(budget)

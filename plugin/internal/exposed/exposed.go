@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // Name is a name below a zone, in lower case. Fields of labels that the name does not have are empty.
@@ -40,9 +41,9 @@ type Services interface {
 	Synced() bool
 	// Find returns the targets of a name, with an element for each port, and whether the name exists. With headless, the
 	// endpoints of headless Services and names of endpoints are among them.
-	Find(n Name, headless bool, v *answers.Validity) (targets []Target, exists bool)
+	Find(n Name, headless bool, v *validity.Validity) (targets []Target, exists bool)
 	// At returns the names of the Services with the external address of a reverse name, in lower case.
-	At(reverse string, v *answers.Validity) []Name
+	At(reverse string, v *validity.Validity) []Name
 	// All returns the names of all Services, ordered.
 	All() []Name
 	// NameServers returns the addresses of the server itself: the external ones of its Services, with headless the endpoints of

@@ -19,6 +19,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -74,7 +75,7 @@ type lookup struct {
 	qtype uint16
 }
 
-// generation is an answers.Generation with a name.
+// generation is an validity.Generation with a name.
 type generation struct {
 	atomic.Uint64
 	name string
@@ -188,10 +189,10 @@ func (w *backend) recordProperties(ctx context.Context, r *dns.Msg, facts ...fac
 	n, stored := 0, true
 	for i, f := range facts {
 		for _, g := range f.bounds {
-			b := answers.Bound{Generation: g, Number: g.Load()}
+			b := validity.Bound{Generation: g, Number: g.Load()}
 			switch {
 			case slices.Contains(s.properties.Bounds[:n], b):
-			case n == answers.MaxBounds:
+			case n == validity.MaxBounds:
 				stored = false
 			default:
 				s.properties.Bounds[n] = b
@@ -199,7 +200,7 @@ func (w *backend) recordProperties(ctx context.Context, r *dns.Msg, facts ...fac
 			}
 		}
 		if f.expires > 0 {
-			if until := answers.Now() + f.expires; s.properties.Expires == 0 || until < s.properties.Expires {
+			if until := validity.Now() + f.expires; s.properties.Expires == 0 || until < s.properties.Expires {
 				s.properties.Expires = until
 			}
 		}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -107,7 +107,7 @@ func (out *outcome) aliasTTL(record uint32) uint32 {
 	if out.limit == 0 {
 		return record
 	}
-	return min(record, seconds(max(0, out.limit-answers.Now())))
+	return min(record, seconds(max(0, out.limit-validity.Now())))
 }
 
 // seconds returns a time in seconds, rounded up.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // The search list of a pod in namespace shop, and the expansion of its query for www.
@@ -713,7 +714,7 @@ func TestSerial(t *testing.T) {
 	x := newExpander(nil)
 	x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
 		c := answers.PropertiesOf(ctx, r)
-		c.Bounds[0], c.Serial = answers.Bound{Generation: g}, &other
+		c.Bounds[0], c.Serial = validity.Bound{Generation: g}, &other
 		if r.Question[0].Name == first {
 			c.Serial = &zone
 		}
@@ -830,7 +831,7 @@ func TestConcurrent(t *testing.T) {
 	x := newExpander(nil)
 	x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
 		c := answers.PropertiesOf(ctx, r)
-		c.Bounds[0] = answers.Bound{Generation: g, Number: g.Load()}
+		c.Bounds[0] = validity.Bound{Generation: g, Number: g.Load()}
 		f := fact{replyKind: replyNXDOMAIN, ttl: uint32(c.Bounds[0].Number) + 1}
 		if dns.CountLabel(r.Question[0].Name) == 1 {
 			f.replyKind = replyData

@@ -13,6 +13,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // ServeDNS answers a query that is Expandable.
@@ -20,7 +21,7 @@ func (x *Expander) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 	key := x.key(r, q)
 	if e := key.fresh(); e != nil {
 		e.Count.Counter(metrics.WithServer(ctx)).Inc()
-		p := e.Patch(answers.Now())
+		p := e.Patch(validity.Now())
 		return x.writeStored(w, r, key, e, &p)
 	}
 	return x.finish(ctx, w, r, key, newWalk(x, q, r.Question[0], x.Block.ZonesOf(ctx)))

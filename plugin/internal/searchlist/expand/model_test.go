@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -246,7 +246,7 @@ const forever = time.Duration(math.MaxInt64)
 
 // expectedValidity returns the joined validity of the replies, false if the outcome is not stored under the search
 // list: also if a cache stores it as the reply to the question.
-func expectedValidity(w *backend, o *expectation, question string) (until time.Duration, bounds []answers.Bound, ok bool) {
+func expectedValidity(w *backend, o *expectation, question string) (until time.Duration, bounds []validity.Bound, ok bool) {
 	until = forever
 	if last := w.replies[len(w.replies)-1]; o.owner == question && o.result == "success" && !last.list && last.properties.Expires != 0 {
 		return 0, nil, false
@@ -265,11 +265,11 @@ func expectedValidity(w *backend, o *expectation, question string) (until time.D
 			until = min(until, c.Expires)
 		}
 	}
-	return until, bounds, !o.failed && len(bounds) <= answers.MaxBounds && current(bounds)
+	return until, bounds, !o.failed && len(bounds) <= validity.MaxBounds && current(bounds)
 }
 
-func current(bounds []answers.Bound) bool {
-	return !slices.ContainsFunc(bounds, func(b answers.Bound) bool { return b.Generation.Load() != b.Number })
+func current(bounds []validity.Bound) bool {
+	return !slices.ContainsFunc(bounds, func(b validity.Bound) bool { return b.Generation.Load() != b.Number })
 }
 
 // namesOf returns the candidates of a question in the case in which they are queried.
@@ -325,7 +325,7 @@ func testModel(t *testing.T, seeds uint64, way func(w *backend, x *Expander, ran
 func inBubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		for answers.Now() < 0 {
+		for validity.Now() < 0 {
 			time.Sleep(365 * 24 * time.Hour)
 		}
 		f(t)
@@ -396,7 +396,7 @@ func checkModel(t *testing.T, seed uint64, way func(w *backend, x *Expander, ran
 		counts["upper case"]++
 		stored = false
 	}
-	now := answers.Now()
+	now := validity.Now()
 	again := func(what string, age uint32, isStored bool) bool {
 		t.Helper()
 		w.queries, before = nil, testMetrics.snapshot()
@@ -421,7 +421,7 @@ func checkModel(t *testing.T, seed uint64, way func(w *backend, x *Expander, ran
 	}
 	counts["stored"]++
 	for _, other := range random.generations {
-		if !slices.ContainsFunc(bounds, func(b answers.Bound) bool { return b.Generation == answers.Generation(other) }) {
+		if !slices.ContainsFunc(bounds, func(b validity.Bound) bool { return b.Generation == validity.Generation(other) }) {
 			other.Add(1)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -50,7 +51,7 @@ func entryReply(e *answers.Entry, p *answers.Patch, q *wirechain.Request) *reply
 	patch.Options, flags.EDNS = nil, false
 	r := &reply{
 		packed: e.Plain.AppendReply(make([]byte, 0, e.Plain.Len()), q.Packed, &flags, &patch),
-		rcode:  e.Plain.Rcode(), serial: e.Serial, stored: e.Expires != 0, lifetime: e.Lifetime(answers.Now()),
+		rcode:  e.Plain.Rcode(), serial: e.Serial, stored: e.Expires != 0, lifetime: e.Lifetime(validity.Now()),
 	}
 	if q.EDNS {
 		r.setOptions(p.Options)
@@ -178,32 +179,32 @@ func (k *walk) isForeign(name string) bool {
 	return !k.zones.Serves(name) && k.zones.ZoneOf(name) == ""
 }
 
-// join joins the validity of a reply with that of the walk. A reply that no cache stores, and that no Generation counts,
+// join joins the own validity of a reply with that of the walk. A reply that no cache stores, and that no Generation counts,
 // expires at once: an alias that depends on it has the TTL 0.
-func (k *walk) join(r *reply, validity *answers.Validity, forAll bool) {
+func (k *walk) join(r *reply, own *validity.Validity, forAll bool) {
 	v := &k.validity
 	switch {
 	case r.isNone(), r.isTruncated(), r.rcode == dns.RcodeRefused, !forAll:
 		v.End()
-	case !validity.ByGeneration() && validity.Expires == 0:
-		k.limit = answers.Now()
+	case !own.ByGeneration() && own.Expires == 0:
+		k.limit = validity.Now()
 		v.Until(k.limit)
 	default:
-		k.joinLifetime(r, validity)
-		v.Join(validity)
+		k.joinLifetime(r, own)
+		v.Join(own)
 	}
 }
 
 // joinLifetime joins the time for which clients may use a reply with that of the walk. While a session vouches for the reply,
 // it is that of the reply, however long ago that was received.
-func (k *walk) joinLifetime(r *reply, validity *answers.Validity) {
+func (k *walk) joinLifetime(r *reply, own *validity.Validity) {
 	switch {
-	case validity.Expires == 0:
-	case validity.Vouched(answers.Now()):
+	case own.Expires == 0:
+	case own.Vouched(validity.Now()):
 		if lifetime := max(1, r.lifetime); k.vouched == 0 || lifetime < k.vouched {
 			k.vouched = lifetime
 		}
-	case k.limit == 0 || validity.Expires < k.limit:
-		k.limit = validity.Expires
+	case k.limit == 0 || own.Expires < k.limit:
+		k.limit = own.Expires
 	}
 }

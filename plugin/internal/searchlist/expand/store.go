@@ -7,6 +7,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -35,7 +36,7 @@ func (k *key) fresh() *answers.Entry {
 	if len(k.bytes) == 0 {
 		return nil
 	}
-	if e := answers.Shared.Get(k.bytes); e != nil && e.Fresh(answers.Now()) {
+	if e := answers.Shared.Get(k.bytes); e != nil && e.Fresh(validity.Now()) {
 		return e
 	}
 	return nil
@@ -60,7 +61,7 @@ func (k *key) storable(out *outcome) bool {
 		return false
 	}
 	v := &out.validity
-	return v.Fresh(answers.Now()) || v.ByGeneration() && !v.Ended() && v.Voucher == nil && v.Expires == 0 && k.fresh() == nil
+	return v.Fresh(validity.Now()) || v.ByGeneration() && !v.Ended() && v.Voucher == nil && v.Expires == 0 && k.fresh() == nil
 }
 
 // errUnstorable is the error for a reply that is not stored.
@@ -69,7 +70,7 @@ var errUnstorable = errors.New("the reply has no form that can be stored")
 // newEntry returns the entry of a composed reply.
 func (x *Expander) newEntry(out *outcome, composed []byte) (*answers.Entry, error) {
 	e := &answers.Entry{
-		Stored: answers.Now(), Validity: out.validity, Limit: out.limit, Serial: out.reply.serial,
+		Stored: validity.Now(), Validity: out.validity, Limit: out.limit, Serial: out.reply.serial,
 		Count: &hitCounter{metrics: x.Metrics, labels: out.labels()}, Waits: out.waits,
 	}
 	if e.Expires != 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -30,13 +31,13 @@ func (w *storedBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *
 	e := w.entries[r.Question[0].Name]
 	var q wire.Query
 	packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), r)
-	p := e.Patch(answers.Now())
+	p := e.Patch(validity.Now())
 	m, err := e.Message(packed, q, &p)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	if properties := answers.PropertiesOf(ctx, r); properties != nil {
-		properties.Validity, properties.Lifetime = e.Validity, e.Lifetime(answers.Now())
+		properties.Validity, properties.Lifetime = e.Validity, e.Lifetime(validity.Now())
 		if w.uncache {
 			properties.Expires = 0
 		}
@@ -56,14 +57,14 @@ func (w *storedBackend) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	}
 	w.queries++
 	e := w.entries[name]
-	q.Answer(b, q, e, e.Patch(answers.Now()))
+	q.Answer(b, q, e, e.Patch(validity.Now()))
 }
 
 // store adds the entry of a reply that was received a time ago.
 func (w *storedBackend) store(name string, f fact, ago time.Duration, v *vouch.Voucher) {
 	w.t.Helper()
-	stored := answers.Now() - ago
-	e := &answers.Entry{Stored: stored, Validity: answers.Validity{Expires: stored + time.Duration(f.ttl)*time.Second, Voucher: v}}
+	stored := validity.Now() - ago
+	e := &answers.Entry{Stored: stored, Validity: validity.Validity{Expires: stored + time.Duration(f.ttl)*time.Second, Voucher: v}}
 	if err := e.Fill(replyOf(query(name, dns.TypeA), name, f)); err != nil {
 		w.t.Fatal(err)
 	}
@@ -144,9 +145,9 @@ func TestVouchedParts(t *testing.T) {
 func vouchingSession(t *testing.T) *vouch.Session {
 	t.Helper()
 	const ahead = 2 * time.Minute
-	s := vouch.NewSession(func() time.Duration { return answers.Now() + ahead })
-	s.Opened(answers.Now()+ahead, 0)
-	if !s.Heard(0) || !s.Vouches(answers.Now()+ahead) {
+	s := vouch.NewSession(func() time.Duration { return validity.Now() + ahead })
+	s.Opened(validity.Now()+ahead, 0)
+	if !s.Heard(0) || !s.Vouches(validity.Now()+ahead) {
 		t.Fatal("the session does not vouch")
 	}
 	return s
@@ -173,7 +174,7 @@ func near(got, want uint32) bool { return got <= want && want <= got+2 }
 // It invalidates a part.
 func checkVouchedEntry(t *testing.T, e *answers.Entry, limit time.Duration, s *vouch.Session) {
 	t.Helper()
-	now := answers.Now()
+	now := validity.Now()
 	if e == nil || !e.Fresh(now) || e.Fresh(now+10*time.Minute) {
 		t.Fatalf("the entry is %+v", e)
 	}
@@ -216,7 +217,7 @@ func TestVouchedPartsFallBack(t *testing.T) {
 				t.Fatalf("fresh %t after the end of the session, want %t", e != nil, tt.fresh)
 			}
 			if e != nil {
-				if p := e.Patch(answers.Now()); !near(p.Max, 3) || p.Max == 0 {
+				if p := e.Patch(validity.Now()); !near(p.Max, 3) || p.Max == 0 {
 					t.Errorf("TTLs are not above %d, want 3", p.Max)
 				}
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // TestWaits has queries wait for a candidate: the negative answer of the list is stored for those that have waited, and has the
@@ -29,7 +30,7 @@ func TestWaits(t *testing.T) {
 			x := newExpander(nil)
 			x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
 				c, name := answers.PropertiesOf(ctx, r), r.Question[0].Name
-				c.Bounds[0], c.Waits = answers.Bound{Generation: g}, name == tt.waits
+				c.Bounds[0], c.Waits = validity.Bound{Generation: g}, name == tt.waits
 				return dns.RcodeSuccess, rw.WriteMsg(replyOf(r, name, fact{replyKind: tt.facts[name], ttl: 5}))
 			})
 			r := query(first, dns.TypeA)

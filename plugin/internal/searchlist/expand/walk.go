@@ -7,9 +7,9 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // walkTime bounds a walk: no further candidate is queried after it. Resolvers time out after 5 seconds by default, and
@@ -29,7 +29,7 @@ type walk struct {
 	zones    *block.ServerZones
 	names    []string // the candidates
 
-	started time.Duration // on the clock of answers.Now
+	started time.Duration // on the clock of validity.Now
 
 	// The candidate that is being queried:
 	at       int           // index in names
@@ -41,8 +41,8 @@ type walk struct {
 	first    *reply        // for the client's type, while related types are queried
 	passed   any           // wirechain.Result for the query, if a wire handler has passed it to the plugin chain
 
-	validity answers.Validity // joined from the replies until now
-	waits    bool             // queries wait for a candidate
+	validity validity.Validity // joined from the replies until now
+	waits    bool              // queries wait for a candidate
 	lifetimes
 	// The first reply of a candidate that is absent, that exists without data, and that has failed.
 	absent, empty, failed *reply
@@ -57,7 +57,7 @@ func newWalk(x *Expander, q *Question, original dns.Question, zones *block.Serve
 
 // start sets the fields of a new walk.
 func (k *walk) start(x *Expander, q *Question, original dns.Question, zones *block.ServerZones) {
-	k.Expander, k.Question, k.original, k.zones, k.started = x, *q, original, zones, answers.Now()
+	k.Expander, k.Question, k.original, k.zones, k.started = x, *q, original, zones, validity.Now()
 	k.names = append(searchlist.Candidates(q.Base, q.Suffixes), q.Base)
 	if strings.EqualFold(k.names[0], original.Name) {
 		k.names[0] = original.Name // in the client's case
@@ -81,7 +81,7 @@ func (k *walk) next() bool {
 		switch {
 		case k.at == len(k.names):
 			k.outcome = k.notFound()
-		case answers.Now()-k.started > walkTime:
+		case validity.Now()-k.started > walkTime:
 			k.add(&reply{status: failed})
 			k.outcome = k.notFound()
 		case k.name() == "" || slices.Contains(k.names[:k.at], k.name()): // too long for a name, or a duplicate
@@ -95,7 +95,7 @@ func (k *walk) next() bool {
 
 // begin starts with a candidate and the run of candidates after it.
 func (k *walk) begin() {
-	k.queried, k.querying, k.suffixes = answers.Now(), true, nil
+	k.queried, k.querying, k.suffixes = validity.Now(), true, nil
 	if k.run = k.runLength(); k.run > 1 {
 		k.suffixes, _ = searchlist.AppendSuffixes(nil, k.Suffixes[k.at:k.at+k.run])
 	}
@@ -115,11 +115,11 @@ func (k *walk) runLength() (n int) {
 	return n
 }
 
-// receive processes the reply to the query. validity is that of the reply, which forAll callers get.
-func (k *walk) receive(r *reply, validity *answers.Validity, forAll bool) {
+// receive processes the reply to the query. own is the validity of the reply, which forAll callers get.
+func (k *walk) receive(r *reply, own *validity.Validity, forAll bool) {
 	k.querying, k.passed = false, nil
 	r.name, r.status = k.name(), k.statusOf(r)
-	k.join(r, validity, forAll)
+	k.join(r, own, forAll)
 	k.waits = k.waits || r.waits
 	switch {
 	case k.related > 0:
@@ -172,7 +172,7 @@ func (k *walk) checkOtherTypes() {
 // conclude ends the queries for one candidate.
 func (k *walk) conclude() {
 	r, n := k.first, 1
-	if r.status == failed && (r.isNone() || answers.Now()-k.queried > longWait) {
+	if r.status == failed && (r.isNone() || validity.Now()-k.queried > longWait) {
 		n = max(1, k.run) // the others would fail, too, each after a timeout
 	}
 	k.move(r, n)
@@ -214,9 +214,9 @@ type outcome struct {
 	bare     bool   // the candidate is the bare name
 	owner    string // the candidate, "" if none was found
 	reply    *reply
-	stored   bool             // the reply is stored as the answer to the question already; the fast path serves it
-	validity answers.Validity // joined from all replies of the walk
-	waits    bool             // no candidate was found, and queries wait for one
+	stored   bool              // the reply is stored as the answer to the question already; the fast path serves it
+	validity validity.Validity // joined from all replies of the walk
+	waits    bool              // no candidate was found, and queries wait for one
 	lifetimes
 }
 

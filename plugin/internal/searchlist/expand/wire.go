@@ -10,6 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -44,7 +45,7 @@ func (x *Expander) ServeWire(b *batch.Batch, q *wirechain.Request, name string, 
 	}
 	if e := k.fresh(); e != nil {
 		e.Count.Counter(q.Server).Inc()
-		q.Answer(b, q, e, e.Patch(answers.Now()))
+		q.Answer(b, q, e, e.Patch(validity.Now()))
 		return
 	}
 	w := &wireWalk{client: q, key: k.bytes, handler: handler}

@@ -18,6 +18,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
@@ -166,7 +167,7 @@ func storedText(x *Expander, r *dns.Msg, q *Question) string {
 	plain := e.Plain.AppendReply(nil, k.query, &k.q, &answers.Patch{})
 	form := e.Form(&k.q, &answers.Patch{}, 400, 1480)
 	return fmt.Sprintf("%x %d %t %v %v bounds %d for %v, gone after %v, stored %v, costly %t, cached %t, options %x, serial %v",
-		plain, e.CountedLen(), form != nil && form != &e.Plain, e.Kind, labels, bounds, left, e.Gone-e.Expires, e.Stored-answers.Now(), e.Costly, e.Cached, e.Options, e.Serial)
+		plain, e.CountedLen(), form != nil && form != &e.Plain, e.Kind, labels, bounds, left, e.Gone-e.Expires, e.Stored-validity.Now(), e.Costly, e.Cached, e.Options, e.Serial)
 }
 
 // slowly returns a wire handler that waits before it answers, in another goroutine.
@@ -223,13 +224,13 @@ func (h *concurrentHandler) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	e := h.entries[name]
 	switch rand.IntN(3) {
 	case 0:
-		q.Answer(b, q, e, e.Patch(answers.Now()))
+		q.Answer(b, q, e, e.Patch(validity.Now()))
 	case 1:
-		go q.Answer(new(batch.Batch), q, e, e.Patch(answers.Now()))
+		go q.Answer(new(batch.Batch), q, e, e.Patch(validity.Now()))
 	case 2:
 		go func() {
 			time.Sleep(time.Duration(rand.IntN(100)) * time.Microsecond)
-			q.Answer(new(batch.Batch), q, e, e.Patch(answers.Now()))
+			q.Answer(new(batch.Batch), q, e, e.Patch(validity.Now()))
 		}()
 	}
 }
@@ -246,7 +247,7 @@ func TestConcurrentWalks(t *testing.T) {
 			if name == base {
 				f.replyKind = replyData
 			}
-			e := &answers.Entry{Validity: answers.Validity{Expires: answers.Now() + time.Hour}}
+			e := &answers.Entry{Validity: validity.Validity{Expires: validity.Now() + time.Hour}}
 			if err := e.Fill(replyOf(query(name, dns.TypeA), name, f)); err != nil {
 				t.Fatal(err)
 			}
@@ -363,7 +364,7 @@ type replies struct {
 func (h *replies) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	e := h.entries[h.next%len(h.entries)]
 	h.next++
-	q.Answer(b, q, e, e.Patch(answers.Now()))
+	q.Answer(b, q, e, e.Patch(validity.Now()))
 }
 
 // BenchmarkServeWire expands a name: the server answers the search list with the second candidate, or with NXDOMAIN, after

@@ -14,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // delivery is how a wire handler answers a query.
@@ -77,7 +78,7 @@ func (w *wireBackend) ServeWire(b *batch.Batch, q *wirechain.Request) {
 			if !q.EDNS {
 				e.Options = []byte{0, dns.EDNS0EDE, 0, 2, 0, 1} // not for this client
 			}
-			q.Answer(b, q, e, e.Patch(answers.Now()))
+			q.Answer(b, q, e, e.Patch(validity.Now()))
 			return
 		}
 		q.Pass(b, q, h)
@@ -106,7 +107,7 @@ func (h *held) entry() *answers.Entry {
 	if h.msg == nil || h.msg.Truncated || !h.forAll {
 		return nil
 	}
-	e := &answers.Entry{Stored: answers.Now(), Validity: h.properties.Validity, Serial: h.properties.Serial}
+	e := &answers.Entry{Stored: validity.Now(), Validity: h.properties.Validity, Serial: h.properties.Serial}
 	m := h.msg.Copy()
 	if opt := m.IsEdns0(); opt != nil {
 		m.Extra = nil

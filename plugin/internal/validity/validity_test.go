@@ -1,4 +1,4 @@
-package answers
+package validity
 
 import (
 	"math/rand/v2"
