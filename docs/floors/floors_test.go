@@ -47,10 +47,10 @@ func TestNoUpwardImports(t *testing.T) {
 	}
 	t.Run("can fail", func(t *testing.T) {
 		got := upward(map[string][]string{
-			"plugin/cache":               {"plugin/internal/answers", "plugin/fastpath"},
+			"plugin/cache":               {"plugin/internal/store", "plugin/fastpath"},
 			"plugin/multicluster":        {"plugin/kubernetes", "plugin/kubernetes/index"},
 			"plugin/kubernetes/clients":  {"plugin/kubernetes/index", "plugin/autopath"},
-			"plugin/internal/searchlist": {"plugin/kubernetes/index", "plugin/internal/answers"},
+			"plugin/internal/searchlist": {"plugin/kubernetes/index", "plugin/internal/store"},
 			"cmd/nodecache":              {"plugin/cache"},
 		})
 		want := []string{

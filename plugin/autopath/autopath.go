@@ -17,12 +17,12 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // Autopath is the plugin's handler for one server block.
@@ -116,7 +116,7 @@ func (a *Autopath) ServerSearches(server string) block.Searches {
 // searches implements block.Searches. Search allocates nothing.
 type searches struct {
 	lists   searchlist.Finder
-	first   answers.Counter
+	first   store.Counter
 	unknown [searchlist.Reasons]prometheus.Counter
 }
 

@@ -18,10 +18,10 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -68,7 +68,7 @@ func (n *names) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	if n.before != nil {
 		n.before(ctx, w, r)
 	}
-	if c := answers.PropertiesOf(ctx, r); c != nil {
+	if c := store.PropertiesOf(ctx, r); c != nil {
 		c.Expires = validity.Now() + 3600e9
 	}
 	m := new(dns.Msg).SetReply(r)
@@ -83,7 +83,7 @@ func (n *names) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 // newAutopath returns a handler in front of names.
 func newAutopath(next *names) *Autopath {
 	return &Autopath{
-		Expander: expand.Expander{Plugin: pluginName, Next: next, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Metrics: expandMetrics},
+		Expander: expand.Expander{Plugin: pluginName, Next: next, Block: &block.Block{Keyspace: store.Shared.NewKeyspace()}, Metrics: expandMetrics},
 		zones:    []string{"cluster.local."},
 		lists: lists{
 			netip.MustParseAddr(podIP): shop, netip.MustParseAddr(bankIP): bank, netip.MustParseAddr("fd00::1"): shop,

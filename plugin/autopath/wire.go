@@ -3,11 +3,11 @@ package autopath
 import (
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -38,7 +38,7 @@ type countingAnswerer struct {
 }
 
 // Answer implements wirechain.Answerer.
-func (c *countingAnswerer) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
+func (c *countingAnswerer) Answer(b *batch.Batch, q *wirechain.Request, e *store.Entry, p store.Patch) {
 	countClient(q.Server, c.list, c.reason)
 	c.Answerer.Answer(b, q, e, p)
 }

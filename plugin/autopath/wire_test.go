@@ -12,10 +12,10 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -43,7 +43,7 @@ func (n *wireNames) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	if reply == nil {
 		return n.names.ServeDNS(ctx, w, r)
 	}
-	if c := answers.PropertiesOf(ctx, r); c != nil {
+	if c := store.PropertiesOf(ctx, r); c != nil {
 		c.Expires = validity.Now() + 3600e9
 	}
 	return dns.RcodeSuccess, w.WriteMsg(reply)
@@ -62,7 +62,7 @@ func (n *wireNames) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	if _, err := n.names.ServeDNS(context.Background(), w, r); err != nil {
 		panic(err)
 	}
-	e := &answers.Entry{Stored: validity.Now(), Validity: validity.Validity{Expires: validity.Now() + time.Hour}, Cached: true, State: w.Msg}
+	e := &store.Entry{Stored: validity.Now(), Validity: validity.Validity{Expires: validity.Now() + time.Hour}, Cached: true, State: w.Msg}
 	if n.pass || e.Fill(w.Msg) != nil {
 		q.Pass(b, q, &handled{w.Msg})
 		return
@@ -80,7 +80,7 @@ type wireClient struct {
 	err   error
 }
 
-func (c *wireClient) Answer(_ *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
+func (c *wireClient) Answer(_ *batch.Batch, q *wirechain.Request, e *store.Entry, p store.Patch) {
 	c.reply, c.err = e.Message(q.Packed, q.Query, &p)
 }
 
@@ -96,7 +96,7 @@ func (c *wireClient) Pass(_ *batch.Batch, _ *wirechain.Request, result any) {
 // unformed is a wireClient that passes the answer to the plugin chain, as for a client with a small limit.
 type unformed struct{ *wireClient }
 
-func (c unformed) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
+func (c unformed) Answer(b *batch.Batch, q *wirechain.Request, e *store.Entry, p store.Patch) {
 	c.Pass(b, q, &wirechain.StoredResult{Entry: e, Patch: p})
 }
 
@@ -168,7 +168,7 @@ func sendWire(t *testing.T, ctx context.Context, a *Autopath, client string, r *
 		q.Answerer = unformed{c}
 	}
 	if q.Parse(packed) {
-		q.Key = a.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), packed, &q.Query)
+		q.Key = a.Block.Keyspace.Key(make([]byte, 0, store.MaxKey), packed, &q.Query)
 		a.ServeWire(new(batch.Batch), q)
 	} else {
 		c.Pass(nil, q, nil)

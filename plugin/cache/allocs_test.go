@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -115,7 +115,7 @@ func BenchmarkReadReply(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				m := kit.Unpack(b, reply)
-				if c.storedResult(client, m, new(answers.Recorded), 0, "", false).entry == nil {
+				if c.storedResult(client, m, new(store.Recorded), 0, "", false).entry == nil {
 					b.Fatal("not stored")
 				}
 			}

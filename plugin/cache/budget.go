@@ -5,8 +5,8 @@ import (
 
 	"github.com/coredns/caddy"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // budget is the budget of the store in one configuration.
@@ -47,14 +47,14 @@ func (b *budget) apply() {
 	current.Store(b)
 	bytes := b.bytes
 	if bytes == 0 {
-		bytes = answers.DefaultBudget
+		bytes = store.DefaultBudget
 	}
-	answers.Shared.SetBudget(bytes)
+	store.Shared.SetBudget(bytes)
 }
 
 // release restores the default, unless another configuration has set its budget.
 func (b *budget) release() {
 	if current.CompareAndSwap(b, nil) {
-		answers.Shared.SetBudget(answers.DefaultBudget)
+		store.Shared.SetBudget(store.DefaultBudget)
 	}
 }

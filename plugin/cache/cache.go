@@ -15,10 +15,10 @@ import (
 	"github.com/coredns/coredns/plugin/metrics"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -39,8 +39,8 @@ type Cache struct {
 	owned            plugin.Zones // zones of plugins in the block that have data of their own
 	isDispatched     func(name string) bool
 
-	store   *answers.Store
-	space   *answers.Keyspace
+	store   *store.Store
+	space   *store.Keyspace
 	putting sync.Mutex // held from reading the present entry of a key until it is replaced
 	flights flights
 	metrics byServer
@@ -82,9 +82,9 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		return plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	}
 	var packedBuf [wire.MaxQuery]byte
-	var keyBuf [answers.MaxKey]byte
+	var keyBuf [store.MaxKey]byte
 	var parsed wire.Query
-	packed, ok := answers.QueryFromMsg(&parsed, packedBuf[:0], r)
+	packed, ok := store.QueryFromMsg(&parsed, packedBuf[:0], r)
 	n := c.counters(metrics.WithServer(ctx))
 	if ok && hasWireResult(ctx, r) {
 		key := c.space.Key(keyBuf[:0], packed, &parsed)
@@ -124,7 +124,7 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 }
 
 // explain adds the state of the entry for a query, nil without one.
-func (c *Cache) explain(t *explain.Trace, e *answers.Entry, state freshness, now time.Duration) {
+func (c *Cache) explain(t *explain.Trace, e *store.Entry, state freshness, now time.Duration) {
 	switch {
 	case e == nil:
 		t.Add(pluginName, "miss: no answer is stored")
@@ -147,7 +147,7 @@ func (c *Cache) logUnkeyedOption(r *dns.Msg) {
 	if c.loggedOption.Load() {
 		return
 	}
-	if code, has := answers.UnkeyedOption(r); has && c.loggedOption.CompareAndSwap(false, true) {
+	if code, has := store.UnkeyedOption(r); has && c.loggedOption.CompareAndSwap(false, true) {
 		log.Warningf("Queries with EDNS option %d are not answered from the cache, and their replies are not cached, since the answer may depend on the option: first query for %s (logged once)",
 			code, r.Question[0].Name)
 	}
@@ -164,7 +164,7 @@ const (
 
 // freshnessOf classifies an entry. Entries that no cache has stored are unusable, and so are those that a session has
 // invalidated.
-func freshnessOf(e *answers.Entry, now time.Duration) freshness {
+func freshnessOf(e *store.Entry, now time.Duration) freshness {
 	switch {
 	case e == nil || !e.Cached || !e.Current():
 		return unusable
@@ -215,7 +215,7 @@ func (q *clientQuery) forNext() *dns.Msg {
 	r := q.msg.Copy()
 	r.AuthenticatedData = true
 	if opt := r.IsEdns0(); opt != nil {
-		answers.RemoveHop(opt)
+		store.RemoveHop(opt)
 	}
 	return r
 }

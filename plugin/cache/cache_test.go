@@ -13,7 +13,7 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -387,10 +387,10 @@ func TestExtendedErrors(t *testing.T) {
 }
 
 // entry returns the entry for a query, or nil.
-func (b *testCache) entry(text string) *answers.Entry {
+func (b *testCache) entry(text string) *store.Entry {
 	b.t.Helper()
 	var q wire.Query
-	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query(text))
+	packed, ok := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query(text))
 	if !ok {
 		b.t.Fatalf("invalid query %s", text)
 	}
@@ -459,7 +459,7 @@ func TestGenerations(t *testing.T) {
 		b := newTestCache(t, "cache")
 		g, s := new(generation), &serial{7}
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			c := answers.PropertiesOf(ctx, r)
+			c := store.PropertiesOf(ctx, r)
 			c.Bounds[0], c.Serial, c.AnyCase = validity.Bound{Generation: g, Number: g.n}, s, true
 			return 0, w.WriteMsg(replyTo(t, r, denial("NXDOMAIN", 30, 30)))
 		})
@@ -489,7 +489,7 @@ func TestGenerationsNotCached(t *testing.T) {
 		b.space.ByGeneration.Store(true)
 		g := new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			answers.PropertiesOf(ctx, r).Bounds[0] = validity.Bound{Generation: g}
+			store.PropertiesOf(ctx, r).Bounds[0] = validity.Bound{Generation: g}
 			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 30)))
 		})
 		b.want("w. A", "NOERROR; "+a("w.", 30))
@@ -513,10 +513,10 @@ func TestCapacity(t *testing.T) {
 			b.query(fmt.Sprintf("w%d. A", i))
 		}
 		n := b.counters("")
-		if got := value(t, n.evictions[answers.Success]); got != 6 {
+		if got := value(t, n.evictions[store.Success]); got != 6 {
 			t.Errorf("%v evictions, want 6", got)
 		}
-		if got := value(t, n.entries[answers.Success]); got != minCapacity {
+		if got := value(t, n.entries[store.Success]); got != minCapacity {
 			t.Errorf("%v entries, want %d", got, minCapacity)
 		}
 		b.want("w1029. A", "NOERROR; "+a("w1029.", 300))

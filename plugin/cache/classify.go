@@ -6,7 +6,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -83,10 +83,10 @@ func cacheable(m *wire.Reply, class response.Type, answered bool) bool {
 }
 
 // kindOf returns the kind of a class, for options and metrics.
-func kindOf(class response.Type) answers.Kind {
+func kindOf(class response.Type) store.Kind {
 	switch class {
 	case response.NameError, response.NoData, response.ServerError:
-		return answers.Denial
+		return store.Denial
 	}
-	return answers.Success
+	return store.Success
 }

@@ -3,9 +3,9 @@ package cache
 import (
 	"sync/atomic"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -18,7 +18,7 @@ var refetching atomic.Int32
 
 // invalidated counts an entry that its session has invalidated, and fetches it again if it is popular: there is at most one
 // such query for each query of a client. It counts for the last server, like evicted.
-func (c *Cache) invalidated(e *answers.Entry) {
+func (c *Cache) invalidated(e *store.Entry) {
 	last := c.metrics.last.Load()
 	if last == nil || !e.Cached {
 		return
@@ -31,10 +31,10 @@ func (c *Cache) invalidated(e *answers.Entry) {
 
 // refetch queries the upstream for the answer of an entry in wire form. Clients wait for the reply as for that to another
 // client. Queries of which only the plugin chain can make an answer are not refetched.
-func (c *Cache) refetch(n *serverCounters, e *answers.Entry) {
+func (c *Cache) refetch(n *serverCounters, e *store.Entry) {
 	r := &refetch{Request: wirechain.Request{TCP: true, Server: n.server, Key: e.Key()}}
 	var ok bool
-	if r.Packed, ok = answers.QueryFromKey(&r.Query, r.buf[:0], r.Key); !ok || !c.forwards(&r.Request) {
+	if r.Packed, ok = store.QueryFromKey(&r.Query, r.buf[:0], r.Key); !ok || !c.forwards(&r.Request) {
 		return
 	}
 	if refetching.Add(1) > maxRefetching {
@@ -63,7 +63,7 @@ type refetch struct {
 }
 
 // Answer implements wirechain.Answerer: the answer is stored.
-func (*refetch) Answer(*batch.Batch, *wirechain.Request, *answers.Entry, answers.Patch) {
+func (*refetch) Answer(*batch.Batch, *wirechain.Request, *store.Entry, store.Patch) {
 	refetching.Add(-1)
 }
 

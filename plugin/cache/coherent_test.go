@@ -14,10 +14,10 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -71,7 +71,7 @@ func (b *coherentCache) vouched(text string, handles ...uint64) {
 
 // giveVoucher sets the voucher of a reply, as plugin forward does.
 func giveVoucher(ctx context.Context, r *dns.Msg, s *vouch.Session, handles ...uint64) {
-	if p := answers.PropertiesOf(ctx, r); p != nil {
+	if p := store.PropertiesOf(ctx, r); p != nil {
 		p.Voucher = s.Voucher(handles)
 	}
 }
@@ -290,9 +290,9 @@ func TestPropertiesOfVouched(t *testing.T) {
 		b.vouched(address(1, 5), 1)
 		b.query("w. A")
 		b.pass(time.Minute)
-		properties := func() answers.Properties {
+		properties := func() store.Properties {
 			r := query("w. A")
-			ctx, recorded := answers.Record(context.Background(), r)
+			ctx, recorded := store.Record(context.Background(), r)
 			if _, err := b.ServeDNS(ctx, new(client), r); err != nil {
 				t.Fatal(err)
 			}
@@ -349,7 +349,7 @@ func TestListDenialsAreVouched(t *testing.T) {
 		b.wantQueries(1)
 		b.slowly(time.Second, denied) // popular denials are fetched again
 		b.invalidate(1)
-		if n := b.space.Len(answers.Denial); n != 0 {
+		if n := b.space.Len(store.Denial); n != 0 {
 			t.Errorf("%d denials are still stored", n)
 		}
 		time.Sleep(2 * time.Second)
@@ -599,12 +599,12 @@ func TestLateReply(t *testing.T) {
 		b.vouched(address(1, 5), 1)
 		b.want("w. A", address(1, 5))
 		var q wire.Query
-		packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query("w. A"))
+		packed, ok := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query("w. A"))
 		if !ok {
 			t.Fatal("no key")
 		}
 		key := b.space.Key(nil, packed, &q)
-		late := func() *answers.Entry {
+		late := func() *store.Entry {
 			e := b.newEntry(&facts{class: response.NoError, positive: true, lifetime: time.Minute, properties: &noProperties}, nil)
 			if err := e.Fill(replyTo(t, query("w. A"), address(2, 60))); err != nil {
 				t.Fatal(err)
@@ -648,7 +648,7 @@ func TestOlderThanSession(t *testing.T) {
 		b := newTestCache(t, "cache")
 		v := olderVoucher(b.now)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			if p := answers.PropertiesOf(ctx, r); p != nil {
+			if p := store.PropertiesOf(ctx, r); p != nil {
 				p.Voucher = v
 			}
 			m := replyTo(t, r, address(1, 30))
@@ -675,12 +675,12 @@ func TestEndedBeforeStored(t *testing.T) {
 	b.upstream(func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) { return dns.RcodeServerFailure, nil })
 	b.query("w. A") // the metrics of a server
 	var q wire.Query
-	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query("x. A"))
+	packed, ok := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query("x. A"))
 	if !ok {
 		t.Fatal("no key")
 	}
 	e := b.newEntry(&facts{class: response.NoError, positive: true, lifetime: time.Minute, properties: &noProperties, voucher: b.session.Voucher([]uint64{1})}, nil)
-	e.Popularity = new(answers.Popularity) // without a hit, as popular as required
+	e.Popularity = new(store.Popularity) // without a hit, as popular as required
 	if err := e.Fill(replyTo(t, query("x. A"), "NOERROR; x. 60 IN A 192.0.2.1")); err != nil {
 		t.Fatal(err)
 	}

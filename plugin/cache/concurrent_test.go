@@ -13,7 +13,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -29,7 +29,7 @@ func TestConcurrent(t *testing.T) {
 }
 
 func testConcurrent(t *testing.T, b *testCache) {
-	b.store = answers.NewStore(1 << 20)
+	b.store = store.NewStore(1 << 20)
 	b.space = b.store.NewKeyspace()
 	b.limit()
 	var clock atomic.Int64

@@ -4,8 +4,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -26,7 +26,7 @@ func (r *upstreamReply) deniesList(o *replyOptions) bool {
 }
 
 // storeDenials stores the denial of a search list as that of each candidate, for clients that try the list themselves.
-func (c *Cache) storeDenials(r *upstreamReply, denial *answers.Entry) {
+func (c *Cache) storeDenials(r *upstreamReply, denial *store.Entry) {
 	q := r.query
 	first, _, _ := searchlist.CutSuffix(q.Search)
 	base := baseOf(q.Name(q.packed), first)
@@ -73,7 +73,7 @@ func (c *Cache) storeDenial(r *upstreamReply, m *wire.Reply) {
 		return
 	}
 	var packed [wire.HeaderLen + wire.MaxName]byte
-	var keyBuf [answers.MaxKey]byte
+	var keyBuf [store.MaxKey]byte
 	copy(packed[wire.HeaderLen:], m.Name())
 	single := r.query.Query
 	single.NameLen, single.Upper, single.Search = len(m.Name()), false, nil

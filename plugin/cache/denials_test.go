@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // TestDenials stores NXDOMAIN for a search list, and compares the entries of all candidates with the slow version's.
@@ -36,7 +36,7 @@ func TestDenials(t *testing.T) {
 			c := newWireCache(t, tt.zone, "")
 			packed, _ := wireQueryOf(t, query(tt.query))
 			ok := checkRead(t, c, packed, packReply(t, wireReplyTo(t, query(tt.query), tt.reply), true))
-			if n := c.space.Len(answers.Denial); !ok || n != tt.want {
+			if n := c.space.Len(store.Denial); !ok || n != tt.want {
 				t.Errorf("%d denials, want %d", n, tt.want)
 			}
 		})

@@ -11,8 +11,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
@@ -36,7 +36,7 @@ func newWireCache(t testing.TB, zone, options string) *Cache {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.store = answers.NewStore(1 << 20)
+	c.store = store.NewStore(1 << 20)
 	c.space = c.store.NewKeyspace()
 	c.now = func() time.Duration { return 1000 * time.Second }
 	c.zonesLabel = "wire"
@@ -111,7 +111,7 @@ func checkRead(t testing.TB, c *Cache, packed, reply []byte) bool {
 	}
 	v := voucherFor(reply)
 	got := c.examine(q, m, &noProperties, v)
-	recorded := new(answers.Recorded)
+	recorded := new(store.Recorded)
 	recorded.Voucher = v
 	want := c.slowExamine(slow, message, recorded)
 	if string(reply) != before {
@@ -147,12 +147,12 @@ func checkRead(t testing.TB, c *Cache, packed, reply []byte) bool {
 // checkStored asserts that storing a reply to a query with a search list stores the same entries as the slow version.
 func checkStored(t testing.TB, c *Cache, packed []byte, got *upstreamReply, want *slowReply) {
 	t.Helper()
-	stored := func(store func()) string {
-		c.store = answers.NewStore(1 << 20)
+	stored := func(put func()) string {
+		c.store = store.NewStore(1 << 20)
 		c.space = c.store.NewKeyspace()
 		got.query.key = c.space.Key(nil, packed, &got.query.Query)
 		want.query.key = c.space.Key(nil, packed, &want.query.Query)
-		store()
+		put()
 		return describeStored(t, c, packed)
 	}
 	fast := stored(func() {
@@ -173,7 +173,7 @@ func checkStored(t testing.TB, c *Cache, packed []byte, got *upstreamReply, want
 // describeStored describes the entries for a query with a search list and for each of its candidates.
 func describeStored(t testing.TB, c *Cache, packed []byte) string {
 	t.Helper()
-	text := fmt.Sprintf("%d entries, %d denials\n", c.space.Len(answers.Success), c.space.Len(answers.Denial))
+	text := fmt.Sprintf("%d entries, %d denials\n", c.space.Len(store.Success), c.space.Len(store.Denial))
 	m := kit.Unpack(t, packed)
 	data, _ := searchlist.OptionOf(m)
 	suffixes, _ := searchlist.ParseSuffixes(data)
@@ -189,13 +189,13 @@ func describeStored(t testing.TB, c *Cache, packed []byte) string {
 		}
 		single.Question = []dns.Question{{Name: names[i/2], Qtype: m.Question[0].Qtype, Qclass: m.Question[0].Qclass}}
 		var q wire.Query
-		query, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), &single)
+		query, ok := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), &single)
 		if !ok {
 			continue
 		}
 		if e := c.store.Get(c.space.Key(nil, query, &q)); e != nil {
 			state := e.State.(*entryState)
-			text += fmt.Sprintf("%s: %x %d %v %v %v %v %v %v %v %x %v %v %v %d\n", names[i/2], e.Plain.AppendReply(nil, query, &q, new(answers.Patch)),
+			text += fmt.Sprintf("%s: %x %d %v %v %v %v %v %v %v %x %v %v %v %d\n", names[i/2], e.Plain.AppendReply(nil, query, &q, new(store.Patch)),
 				e.CountedLen(), e.AnyCase, e.Kind, e.Expires, e.Bounds, e.Voucher,
 				e.Gone, e.FixedTTL, e.Options, e.Popularity == nil, state.positive, state.failure, e.StateSize)
 		}

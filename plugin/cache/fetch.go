@@ -9,9 +9,9 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -51,7 +51,7 @@ func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, q *clientQuery)
 // shareable reports whether queries for the same question may share a reply. In zones that are not cached each client gets
 // a reply of its own. Plugin loop must see each of its HINFO queries: it detects a loop by those that return.
 func (c *Cache) shareable(q *clientQuery) bool {
-	return q.Type != dns.TypeHINFO && !c.kinds[answers.Success].disabled.Contains(q.name())
+	return q.Type != dns.TypeHINFO && !c.kinds[store.Success].disabled.Contains(q.name())
 }
 
 // behindCache marks the context of queries that a cache has passed to the next plugin.
@@ -81,7 +81,7 @@ func (c *Cache) deliver(ctx context.Context, w dns.ResponseWriter, q *clientQuer
 	}
 	if res.entry != nil {
 		c.fillProperties(ctx, q.msg, res.entry)
-	} else if p := answers.PropertiesOf(ctx, q.msg); p != nil && res.properties != nil {
+	} else if p := store.PropertiesOf(ctx, q.msg); p != nil && res.properties != nil {
 		*p = *res.properties
 	}
 	q.adapt(m, res.options)
@@ -94,7 +94,7 @@ func (c *Cache) deliver(ctx context.Context, w dns.ResponseWriter, q *clientQuer
 // queryNext queries the next plugin and stores the reply.
 func (c *Cache) queryNext(ctx context.Context, w *recorder, q *clientQuery, refresh bool) result {
 	r := q.forNext()
-	ctx, recorded := answers.Record(context.WithValue(ctx, behindCache{}, true), r)
+	ctx, recorded := store.Record(context.WithValue(ctx, behindCache{}, true), r)
 	code, err := plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	if trace := explain.From(ctx); trace != nil {
 		explainReply(trace, w.reply, code, err)
@@ -112,7 +112,7 @@ func (c *Cache) queryNext(ctx context.Context, w *recorder, q *clientQuery, refr
 	res := c.storedResult(q, w.reply, recorded, code, wildcard, refresh)
 	res.err = err
 	if !res.forAll {
-		answers.MarkPrivate(ctx) // so that a cache in front does not store it either
+		store.MarkPrivate(ctx) // so that a cache in front does not store it either
 	}
 	return res
 }
@@ -139,7 +139,7 @@ func (c *Cache) failure(q *clientQuery, code int, err error) result {
 }
 
 // storedResult stores the reply of the plugin chain to a query, and returns the result.
-func (c *Cache) storedResult(q *clientQuery, m *dns.Msg, recorded *answers.Recorded, code int, wildcard string, refresh bool) result {
+func (c *Cache) storedResult(q *clientQuery, m *dns.Msg, recorded *store.Recorded, code int, wildcard string, refresh bool) result {
 	packed := wire.NewReply()
 	defer packed.Release()
 	scoped := hasScope(m)
@@ -158,7 +158,7 @@ func (c *Cache) storedResult(q *clientQuery, m *dns.Msg, recorded *answers.Recor
 }
 
 // resultOf returns the result of a query, given the entry for the reply, nil if it was not stored.
-func (c *Cache) resultOf(r *upstreamReply, code int, entry *answers.Entry) result {
+func (c *Cache) resultOf(r *upstreamReply, code int, entry *store.Entry) result {
 	return result{
 		entry: entry, code: code, options: r.options, properties: r.properties, forAll: r.forAll, renews: c.renews(r), once: r.isForOnce(),
 		private: entry == nil && (r.properties.ByGeneration() || !r.forAll),
@@ -194,10 +194,10 @@ func dropOPT(records []dns.RR) []dns.RR {
 }
 
 // noProperties are those of a reply of an upstream. They are never changed.
-var noProperties answers.Properties
+var noProperties store.Properties
 
 // examine sets the TTLs that clients see in a reply, and returns the reply with the facts that decide whether it is stored.
-func (c *Cache) examine(q *clientQuery, m *wire.Reply, properties *answers.Properties, v *vouch.Voucher) upstreamReply {
+func (c *Cache) examine(q *clientQuery, m *wire.Reply, properties *store.Properties, v *vouch.Voucher) upstreamReply {
 	class, answered := c.classify(m)
 	var buf [maxErrors*(wire.OptionLen+2+maxErrorText) + maxSearchOption]byte
 	o, valid := readOptions(buf[:0], m.Options(), q.Search)
@@ -217,7 +217,7 @@ func (c *Cache) examine(q *clientQuery, m *wire.Reply, properties *answers.Prope
 }
 
 // storeFailure stores SERVFAIL for a query without a reply, which limits the queries to the next plugin.
-func (c *Cache) storeFailure(q *clientQuery) *answers.Entry {
+func (c *Cache) storeFailure(q *clientQuery) *store.Entry {
 	b := slices.Clone(q.packed[:q.QuestionEnd()])
 	b[wire.FlagsAt], b[wire.RcodeAt] = wire.QR|b[wire.FlagsAt]&wire.RD, dns.RcodeServerFailure
 	clear(b[wire.ANCountAt:wire.HeaderLen])

@@ -17,8 +17,8 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -60,7 +60,7 @@ func newTestCache(t *testing.T, corefile string) *testCache {
 		t.Fatal(err)
 	}
 	b, start := &testCache{Cache: h, t: t}, time.Now()
-	h.store = answers.NewStore(answers.DefaultBudget)
+	h.store = store.NewStore(store.DefaultBudget)
 	h.wheel = wheel.New()
 	h.space = h.store.NewKeyspace()
 	h.now = func() time.Duration { return 1000*time.Second + time.Since(start) }

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // namespace of the metrics that CoreDNS's cache does not have.
@@ -46,8 +46,8 @@ var (
 	coalesced = counterVec(namespace, "coalesced_total", "Queries answered with the reply to another query for the same question.", byBlock)
 	skipped   = counterVec(namespace, "refreshes_skipped_total",
 		"Answers that were not fetched again in the background, because too many such queries were running in the process or for the client.", byBlock)
-	_ = gaugeFunc("bytes", "Memory of all cached answers of the process.", answers.Shared.Bytes)
-	_ = gaugeFunc("budget_bytes", "Maximum memory of all cached answers of the process.", answers.Shared.Budget)
+	_ = gaugeFunc("bytes", "Memory of all cached answers of the process.", store.Shared.Bytes)
+	_ = gaugeFunc("budget_bytes", "Maximum memory of all cached answers of the process.", store.Shared.Budget)
 )
 
 func counterVec(namespace, name, help string, labels []string) *prometheus.CounterVec {
@@ -75,7 +75,7 @@ func dropSnapshotMetrics(file string) {
 type counters struct {
 	requests, misses, prefetches, drops, stale, coalesced, skipped prometheus.Counter
 	beyondTTL, invalidated, refetches, restored                    prometheus.Counter
-	hits, evictions                                                [2]prometheus.Counter // by answers.Kind
+	hits, evictions                                                [2]prometheus.Counter // by store.Kind
 	entries                                                        [2]prometheus.Gauge
 }
 
@@ -94,7 +94,7 @@ func newCounters(server, zones, view string) *counters {
 		refetches:   refetches.WithLabelValues(server, zones, view),
 		restored:    restored.WithLabelValues(server, zones, view),
 	}
-	for _, k := range []answers.Kind{answers.Success, answers.Denial} {
+	for _, k := range []store.Kind{store.Success, store.Denial} {
 		n.hits[k] = hits.WithLabelValues(server, k.String(), zones, view)
 		n.evictions[k] = evictions.WithLabelValues(server, k.String(), zones, view)
 		n.entries[k] = entries.WithLabelValues(server, k.String(), zones, view)
@@ -103,7 +103,7 @@ func newCounters(server, zones, view string) *counters {
 }
 
 // hit counts a query that is answered with a fresh entry.
-func (n *counters) hit(e *answers.Entry, now time.Duration) {
+func (n *counters) hit(e *store.Entry, now time.Duration) {
 	n.hits[e.Kind].Inc()
 	if now >= e.Expires {
 		n.beyondTTL.Inc()
@@ -135,7 +135,7 @@ func (c *Cache) counters(server string) *counters {
 	}
 	n := found.(*serverCounters)
 	if !ok { // once, since the store adds up the gauges that it shows
-		for _, k := range []answers.Kind{answers.Success, answers.Denial} {
+		for _, k := range []store.Kind{store.Success, store.Denial} {
 			c.space.AddGauge(k, n.entries[k])
 		}
 	}
@@ -150,7 +150,7 @@ func (c *Cache) Counters(server string) block.CacheCounters {
 }
 
 // evicted counts an eviction for the last server, since the store does not know which server stored the entry.
-func (c *Cache) evicted(k answers.Kind) {
+func (c *Cache) evicted(k store.Kind) {
 	if last := c.metrics.last.Load(); last != nil {
 		last.evictions[k].Inc()
 	}

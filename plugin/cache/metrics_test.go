@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -51,13 +51,13 @@ func TestMetrics(t *testing.T) {
 		}{
 			{"requests", n.requests, 6},
 			{"misses", n.misses, 2},
-			{"hits success", n.hits[answers.Success], 2},
-			{"hits denial", n.hits[answers.Denial], 2},
+			{"hits success", n.hits[store.Success], 2},
+			{"hits denial", n.hits[store.Denial], 2},
 			{"stale", n.stale, 1},
 			{"prefetches", n.prefetches, 1},
 			{"drops", n.drops, 0},
-			{"entries success", n.entries[answers.Success], 1},
-			{"entries denial", n.entries[answers.Denial], 1},
+			{"entries success", n.entries[store.Success], 1},
+			{"entries denial", n.entries[store.Denial], 1},
 		} {
 			if got := value(t, c.metric); got != c.want {
 				t.Errorf("%s: %v, want %v", c.name, got, c.want)
@@ -72,7 +72,7 @@ func (b *testCache) byGeneration(name string) {
 	b.t.Helper()
 	b.space.ByGeneration.Store(true)
 	r := query(name + " A")
-	b.space.PutReply(r, replyTo(b.t, r, "NOERROR; "+a(name, 300)), &answers.Properties{
+	b.space.PutReply(r, replyTo(b.t, r, "NOERROR; "+a(name, 300)), &store.Properties{
 		Validity: validity.Validity{Bounds: [validity.MaxBounds]validity.Bound{{Generation: new(generation)}}},
 	})
 	if e := b.entry(name + " A"); e == nil || e.Cached {
@@ -81,9 +81,9 @@ func (b *testCache) byGeneration(name string) {
 }
 
 // answersWith makes the upstream answer each query with an address, and with properties.
-func (b *testCache) answersWith(properties func(*answers.Properties)) {
+func (b *testCache) answersWith(properties func(*store.Properties)) {
 	b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-		properties(answers.PropertiesOf(ctx, r))
+		properties(store.PropertiesOf(ctx, r))
 		return 0, w.WriteMsg(replyTo(b.t, r, "NOERROR; "+a(r.Question[0].Name, 300)))
 	})
 }
@@ -92,7 +92,7 @@ func (b *testCache) answersWith(properties func(*answers.Properties)) {
 func (b *testCache) entriesAre(after string, success, denial int) {
 	b.t.Helper()
 	n := b.counters("")
-	got := [2]float64{value(b.t, n.entries[answers.Success]), value(b.t, n.entries[answers.Denial])}
+	got := [2]float64{value(b.t, n.entries[store.Success]), value(b.t, n.entries[store.Denial])}
 	if want := [2]float64{float64(success), float64(denial)}; got != want {
 		b.t.Errorf("after %s, coredns_cache_entries is %v for answers and denials, want %v", after, got, want)
 	}
@@ -103,11 +103,11 @@ func TestEntries(t *testing.T) {
 	chainOnly(t, "entries", func(t *testing.T) {
 		b := newTestCache(t, "cache {\ndisable success cluster.local\nserve_stale off\n}")
 		g := new(generation)
-		current := func(c *answers.Properties) { c.Bounds[0] = validity.Bound{Generation: g, Number: g.n} }
+		current := func(c *store.Properties) { c.Bounds[0] = validity.Bound{Generation: g, Number: g.n} }
 		b.entriesAre("the start", 0, 0)
 		b.byGeneration("k.")
 		b.entriesAre("an answer by generation alone", 0, 0)
-		b.answersWith(func(*answers.Properties) {})
+		b.answersWith(func(*store.Properties) {})
 		b.query("w. A")
 		b.query("v. A")
 		b.entriesAre("two answers of an upstream", 2, 0)
@@ -128,22 +128,22 @@ func TestEntries(t *testing.T) {
 		b.query("w. A")
 		b.entriesAre("a denial in the place of an answer", 2, 1)
 		time.Sleep(60 * time.Second)
-		b.answersWith(func(c *answers.Properties) { current(c); c.Views = byLast{} })
+		b.answersWith(func(c *store.Properties) { current(c); c.Views = byLast{} })
 		b.query("w. A")
 		b.query("v. A")
 		b.entriesAre("answers that depend on the caller in the place of a denial and an answer", 1, 0)
-		b.answersWith(func(*answers.Properties) {})
+		b.answersWith(func(*store.Properties) {})
 		b.query("u. A")
 		b.entriesAre("one more answer", 2, 0)
 		b.store.SetBudget(1)
 		b.entriesAre("a budget of one byte", 0, 0)
-		b.store.SetBudget(answers.DefaultBudget)
+		b.store.SetBudget(store.DefaultBudget)
 		b.query("u. A")
 		b.entriesAre("one answer within the default budget", 1, 0)
 
 		next := newTestCache(t, "cache") // after a reload
 		next.zonesLabel, next.store, next.space = b.zonesLabel, b.store, b.store.NewKeyspace()
-		next.answersWith(func(*answers.Properties) {})
+		next.answersWith(func(*store.Properties) {})
 		next.query("w. A")
 		next.query("v. A")
 		b.entriesAre("two answers in the cache of the next configuration", 3, 0)
@@ -157,14 +157,14 @@ func TestEntries(t *testing.T) {
 // TestEntriesOfTwoServers checks that each server of a block reports all entries of the block.
 func TestEntriesOfTwoServers(t *testing.T) {
 	b := newTestCache(t, "cache")
-	b.answersWith(func(*answers.Properties) {})
+	b.answersWith(func(*store.Properties) {})
 	b.query("w. A")
 	other := b.counters("dns://127.0.0.1:53")
 	for _, name := range []string{"v. A", "u. A"} {
 		b.query(name)
 	}
 	b.entriesAre("three queries to one server", 3, 0)
-	if got := value(t, other.entries[answers.Success]); got != 3 {
+	if got := value(t, other.entries[store.Success]); got != 3 {
 		t.Errorf("coredns_cache_entries of the other server is %v, want 3", got)
 	}
 }
@@ -176,8 +176,8 @@ func TestCounters(t *testing.T) {
 	for name, c := range map[string]struct{ given, own prometheus.Counter }{
 		"requests": {given.Requests, own.requests},
 		"misses":   {given.Misses, own.misses},
-		"denials":  {given.Hits[answers.Denial], own.hits[answers.Denial]},
-		"answers":  {given.Hits[answers.Success], own.hits[answers.Success]},
+		"denials":  {given.Hits[store.Denial], own.hits[store.Denial]},
+		"answers":  {given.Hits[store.Success], own.hits[store.Success]},
 	} {
 		before := value(t, c.own)
 		c.given.Inc()

@@ -13,9 +13,9 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
@@ -40,7 +40,7 @@ const (
 
 // options are the options of a cache block, without zones.
 type options struct {
-	kinds          [2]kindOptions // by answers.Kind
+	kinds          [2]kindOptions // by store.Kind
 	prefetch       prefetchOptions
 	stale          staleOptions
 	preferPositive bool
@@ -66,8 +66,8 @@ func newCache(zones []string) *Cache {
 		zoneSet:    block.ZoneSet(zones),
 		options: options{
 			kinds: [2]kindOptions{
-				answers.Success: {maxTTL: defaultMaxTTL, minTTL: defaultMinTTL},
-				answers.Denial:  {maxTTL: defaultMaxDenial, minTTL: defaultMinTTL},
+				store.Success: {maxTTL: defaultMaxTTL, minTTL: defaultMinTTL},
+				store.Denial:  {maxTTL: defaultMaxDenial, minTTL: defaultMinTTL},
 			},
 			prefetch: prefetchOptions{gap: defaultGap, percent: defaultPercent},
 			stale:    defaultStale,
@@ -76,7 +76,7 @@ func newCache(zones []string) *Cache {
 		},
 		isDispatched: func(string) bool { return true },
 
-		store: answers.Shared,
+		store: store.Shared,
 		wheel: wheel.Process,
 		now:   validity.Now,
 		wall:  time.Now,
@@ -93,7 +93,7 @@ func parseBlock(c *caddy.Controller) (*Cache, error) {
 	}
 	h := newCache(plugin.OriginsFromArgsOrServerBlock(zones, c.ServerBlockKeys))
 	if ttl > 0 {
-		h.kinds[answers.Success].maxTTL, h.kinds[answers.Denial].maxTTL = ttl, ttl
+		h.kinds[store.Success].maxTTL, h.kinds[store.Denial].maxTTL = ttl, ttl
 	}
 	seen, err := parsers.Parse(c, h)
 	if err != nil {
@@ -124,8 +124,8 @@ func parseTTL(args []string) (ttl uint32, zones []string, err error) {
 const kindForm = "a number of entries, and optionally TTLs in seconds: CAPACITY [TTL] [MINTTL]"
 
 var parsers = corefile.Options[*Cache]{
-	"success":            {Min: 1, Max: -1, Form: kindForm, Parse: func(h *Cache, args []string) error { return h.kinds[answers.Success].parse(args) }},
-	"denial":             {Min: 1, Max: -1, Form: kindForm, Parse: func(h *Cache, args []string) error { return h.kinds[answers.Denial].parse(args) }},
+	"success":            {Min: 1, Max: -1, Form: kindForm, Parse: func(h *Cache, args []string) error { return h.kinds[store.Success].parse(args) }},
+	"denial":             {Min: 1, Max: -1, Form: kindForm, Parse: func(h *Cache, args []string) error { return h.kinds[store.Denial].parse(args) }},
 	"prefetch":           {Min: 1, Max: 3, Form: "a number of queries, and optionally a duration and 10% to 90%: AMOUNT [[DURATION] [PERCENTAGE%]]", Parse: parsePrefetch},
 	"serve_stale":        {Max: 5, Form: "off, or [DURATION] [immediate [RESPONSE_TTL [FAILURE_RECHECK]] | verify [VERIFY_TIMEOUT [RESPONSE_TTL [FAILURE_RECHECK]]]]", Parse: parseServeStale},
 	"serve_stale_policy": {Min: 1, Max: 1, Once: true, Form: "prefer_positive", Parse: parsePolicy},
@@ -281,7 +281,7 @@ func parseDisable(h *Cache, args []string) error {
 		zones.Normalize()
 	}
 	for k := range h.kinds {
-		if answers.Kind(k).String() == args[0] { // #nosec G115 -- 0 or 1
+		if store.Kind(k).String() == args[0] { // #nosec G115 -- 0 or 1
 			h.kinds[k].disabled = zones
 			return nil
 		}

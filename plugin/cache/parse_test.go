@@ -11,8 +11,8 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 func parsed(t *testing.T, corefile string) (*Cache, error) {
@@ -197,7 +197,7 @@ func TestParseErrors(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	h := newCache([]string{"."})
-	if h.store != answers.Shared || h.kinds[answers.Success].maxTTL != 3600 || h.kinds[answers.Denial].maxTTL != 1800 {
+	if h.store != store.Shared || h.kinds[store.Success].maxTTL != 3600 || h.kinds[store.Denial].maxTTL != 1800 {
 		t.Errorf("defaults: %+v", h.options)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/coredns/coredns/plugin/metadata"
 	"github.com/coredns/coredns/plugin/metrics/vars"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // prefetchOptions select the popular answers that are fetched again before they expire.
@@ -24,24 +24,24 @@ type prefetchOptions struct {
 const prefetchRetry = time.Second
 
 // popularity returns the hit counter of a new entry, nil without prefetch.
-func (o *prefetchOptions) popularity(now, lifetime time.Duration) *answers.Popularity {
+func (o *prefetchOptions) popularity(now, lifetime time.Duration) *store.Popularity {
 	if o.amount == 0 {
 		return nil
 	}
 	seconds := int64(lifetime / time.Second)
 	left := (seconds*int64(o.percent) + 99) / 100
-	return &answers.Popularity{Amount: o.amount, Gap: o.gap, From: now + time.Duration(seconds-left)*time.Second}
+	return &store.Popularity{Amount: o.amount, Gap: o.gap, From: now + time.Duration(seconds-left)*time.Second}
 }
 
 // prefetchDue counts a hit, and reports whether the entry is to be fetched again: not while a session vouches for it.
-func prefetchDue(e *answers.Entry, now time.Duration) bool {
+func prefetchDue(e *store.Entry, now time.Duration) bool {
 	p := e.Popularity
 	return p != nil && p.Count(now) && !p.Refreshing.Load() && !e.Vouched(now)
 }
 
 // refresh queries the next plugin for an entry again, without a client that waits for the reply: for prefetch, and for
 // stale answers that are served immediately.
-func (c *Cache) refresh(ctx context.Context, q *clientQuery, e *answers.Entry) {
+func (c *Cache) refresh(ctx context.Context, q *clientQuery, e *store.Entry) {
 	if !c.startRefresh(e) {
 		return
 	}
@@ -75,13 +75,13 @@ func (c *Cache) refresh(ctx context.Context, q *clientQuery, e *answers.Entry) {
 }
 
 // startRefresh reports whether the caller may refresh an entry: no refresh is running, and none has just failed.
-func (c *Cache) startRefresh(e *answers.Entry) bool {
+func (c *Cache) startRefresh(e *store.Entry) bool {
 	state := e.State.(*entryState)
 	return c.now() >= time.Duration(state.retryAt.Load()) && state.refreshing.CompareAndSwap(false, true)
 }
 
 // endRefresh ends a refresh. After a failed one, the next may start when the time retry has passed.
-func (c *Cache) endRefresh(e *answers.Entry, renewed bool, retry time.Duration) {
+func (c *Cache) endRefresh(e *store.Entry, renewed bool, retry time.Duration) {
 	state := e.State.(*entryState)
 	failed := !renewed && retry > 0
 	if failed {

@@ -12,16 +12,16 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // outer queries the cache as a cache in front of it does, which needs the properties of the answer.
-func (b *testCache) outer(text string) (string, *answers.Recorded) {
+func (b *testCache) outer(text string) (string, *store.Recorded) {
 	b.t.Helper()
 	w, r := new(client), query(text)
-	ctx, recorded := answers.Record(context.Background(), r)
+	ctx, recorded := store.Record(context.Background(), r)
 	if _, err := b.ServeDNS(ctx, w, r); err != nil && !errors.Is(err, errUpstream) {
 		b.t.Errorf("%s: %v", text, err)
 	}
@@ -32,12 +32,12 @@ func (b *testCache) outer(text string) (string, *answers.Recorded) {
 func TestProperties(t *testing.T) {
 	g, number := new(generation), &serial{7}
 	bound := [validity.MaxBounds]validity.Bound{{Generation: g, Number: 0}}
-	known := func(c *answers.Properties, _ *dns.Msg) {
+	known := func(c *store.Properties, _ *dns.Msg) {
 		c.Bounds, c.AnyCase, c.Serial = bound, true, number
 	}
 	tests := map[string]struct {
 		corefile, reply string
-		mark            func(c *answers.Properties, r *dns.Msg)
+		mark            func(c *store.Properties, r *dns.Msg)
 		expires         time.Duration // after the query; 0 for never
 		known           bool
 	}{
@@ -54,11 +54,11 @@ func TestProperties(t *testing.T) {
 			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				time.Sleep(time.Second)
 				if tt.mark != nil {
-					tt.mark(answers.PropertiesOf(ctx, r), r)
+					tt.mark(store.PropertiesOf(ctx, r), r)
 				}
 				return 0, w.WriteMsg(replyTo(t, r, tt.reply))
 			})
-			check := func(what string, recorded *answers.Recorded, expires time.Duration) {
+			check := func(what string, recorded *store.Recorded, expires time.Duration) {
 				if expires != 0 && tt.expires == 0 {
 					expires = 0
 				}
@@ -68,7 +68,7 @@ func TestProperties(t *testing.T) {
 				if recorded.ByGeneration() != tt.known || !recorded.ForAll() {
 					t.Errorf("%s: known %t, for all %t", what, recorded.ByGeneration(), recorded.ForAll())
 				}
-				if tt.known && (recorded.Bounds != bound || recorded.Serial != answers.Serial(number) || !recorded.AnyCase) {
+				if tt.known && (recorded.Bounds != bound || recorded.Serial != store.Serial(number) || !recorded.AnyCase) {
 					t.Errorf("%s: got %+v", what, recorded.Properties)
 				}
 			}
@@ -92,7 +92,7 @@ func TestProperties(t *testing.T) {
 			_, recorded := b.outer("w. A")
 			check("hit", recorded, stored+tt.expires)
 			r := query("w. A")
-			ctx, other := answers.Record(context.Background(), r.Copy())
+			ctx, other := store.Record(context.Background(), r.Copy())
 			if _, err := b.ServeDNS(ctx, new(client), r); err != nil {
 				t.Error(err)
 			}
@@ -125,7 +125,7 @@ func TestProperties_Foreign(t *testing.T) {
 			queries := 0
 			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				queries++
-				p := answers.PropertiesOf(ctx, r)
+				p := store.PropertiesOf(ctx, r)
 				p.DependOn(g)
 				p.Foreign = true
 				return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 60)))
@@ -143,11 +143,11 @@ func TestProperties_Foreign(t *testing.T) {
 				t.Errorf("properties of the second reply: %+v", recorded.Properties)
 			}
 			var q wire.Query
-			packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query("w. A"))
+			packed, ok := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query("w. A"))
 			if !ok {
 				t.Fatal("the query does not parse")
 			}
-			e := b.store.Get(b.space.Key(make([]byte, 0, answers.MaxKey), packed, &q))
+			e := b.store.Get(b.space.Key(make([]byte, 0, store.MaxKey), packed, &q))
 			if (e == nil) != (tt.corefile == notCached) {
 				t.Fatalf("entry %v", e)
 			}
@@ -226,7 +226,7 @@ func TestProperties_Waits(t *testing.T) {
 			b, g := newTestCache(t, corefile), new(generation)
 			b.space.ByGeneration.Store(true)
 			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-				c := answers.PropertiesOf(ctx, r)
+				c := store.PropertiesOf(ctx, r)
 				c.Bounds[0], c.Waits = validity.Bound{Generation: g}, true
 				return 0, w.WriteMsg(replyTo(t, r, denial("NXDOMAIN", 0, 0)))
 			})

@@ -8,7 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // recorder is the dns.ResponseWriter of the next plugin: it records the reply, which may answer several queries.
@@ -54,7 +54,7 @@ func (r *recorder) TakeMsg(m *dns.Msg) error {
 
 // Write implements dns.ResponseWriter.
 func (r *recorder) Write(b []byte) (int, error) {
-	m, err := answers.Unpack(b)
+	m, err := store.Unpack(b)
 	if err != nil {
 		return 0, fmt.Errorf("plugin/%s: unpack reply: %w", pluginName, err)
 	}

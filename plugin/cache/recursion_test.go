@@ -9,7 +9,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -100,7 +100,7 @@ func TestWithoutRecursion_Generations(t *testing.T) {
 	chainOnly(t, "generations", func(t *testing.T) {
 		b, g := newTestCache(t, "cache"), new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			answers.PropertiesOf(ctx, r).Bounds[0] = validity.Bound{Generation: g}
+			store.PropertiesOf(ctx, r).Bounds[0] = validity.Bound{Generation: g}
 			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 60)))
 		})
 		for _, text := range []string{"w. A +norec", "w. A +norec", "w. A"} {

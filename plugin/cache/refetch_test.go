@@ -10,11 +10,11 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -94,7 +94,7 @@ func TestRefetchOfParts(t *testing.T) {
 	for _, form := range []string{"chain", "wire"} {
 		t.Run(form, func(t *testing.T) {
 			b := newCoherentCache(t, "cache")
-			b.store, b.space, b.now = answers.Shared, answers.Shared.NewKeyspace(), validity.Now // those of the expander
+			b.store, b.space, b.now = store.Shared, store.Shared.NewKeyspace(), validity.Now // those of the expander
 			b.limit()
 			b.open()
 			b.SetExchanger(exchanger{b.Cache}, nil)

@@ -7,7 +7,7 @@ import (
 	"github.com/coredns/coredns/plugin/metadata"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -16,7 +16,7 @@ const wildcardLabel = "zone/wildcard"
 
 // serve answers a query with an entry. The message is unpacked from the bytes that the fast path would send, so that both
 // send the same answer.
-func (c *Cache) serve(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, packed []byte, q wire.Query, e *answers.Entry, p answers.Patch) (int, error) {
+func (c *Cache) serve(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, packed []byte, q wire.Query, e *store.Entry, p store.Patch) (int, error) {
 	if state, ok := e.State.(*entryState); ok && state.wildcard != "" {
 		metadata.SetValueFunc(ctx, wildcardLabel, func() string { return state.wildcard })
 	}
@@ -36,8 +36,8 @@ func (c *Cache) serve(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, pac
 }
 
 // fillProperties returns the properties of a stored answer to a cache in front that has passed on this very query.
-func (c *Cache) fillProperties(ctx context.Context, r *dns.Msg, e *answers.Entry) {
-	p := answers.PropertiesOf(ctx, r)
+func (c *Cache) fillProperties(ctx context.Context, r *dns.Msg, e *store.Entry) {
+	p := store.PropertiesOf(ctx, r)
 	if p == nil {
 		return
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/cache/internal/snapshot"
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // isRestorable reports whether an entry may be restored by another process: it ends by its TTL alone, and is an answer or a denial.
 // Entries for one view or with a search list depend on the cluster and the caller.
-func isRestorable(e *answers.Entry, now time.Duration) bool {
+func isRestorable(e *store.Entry, now time.Duration) bool {
 	state, ok := e.State.(*entryState)
 	return ok && e.Cached && e.Costly && e.Voucher.LastVouched(now) == 0 && !e.ByGeneration() && e.Views == nil && e.Serial == nil && !e.Waits &&
 		!state.failure && state.wildcard == "" && freshnessOf(e, now) != unusable
@@ -31,7 +31,7 @@ const (
 	ranks       = 1 << 6
 )
 
-func rankOf(e *answers.Entry, now time.Duration) int {
+func rankOf(e *store.Entry, now time.Duration) int {
 	rank := maxAgeRank - min(bits.Len64(uint64(max(0, now-e.Stored)/time.Second)), maxAgeRank) // #nosec G115 -- not negative
 	if e.Popular() {
 		rank += rankPopular
@@ -44,7 +44,7 @@ func rankOf(e *answers.Entry, now time.Duration) int {
 
 // restorable yields the entries that may be restored, those of the highest ranks if their replies have more than limit bytes. It
 // locks nothing and allocates nothing: the store may have millions of entries.
-func (c *Cache) restorable(now time.Duration, limit int64) iter.Seq[*answers.Entry] {
+func (c *Cache) restorable(now time.Duration, limit int64) iter.Seq[*store.Entry] {
 	var sizes [ranks]int64
 	for e := range c.space.All() {
 		if isRestorable(e, now) {
@@ -56,7 +56,7 @@ func (c *Cache) restorable(now time.Duration, limit int64) iter.Seq[*answers.Ent
 		lowest--
 		total += sizes[lowest]
 	}
-	return func(yield func(*answers.Entry) bool) {
+	return func(yield func(*store.Entry) bool) {
 		for e := range c.space.All() {
 			if isRestorable(e, now) && rankOf(e, now) >= lowest && !yield(e) {
 				return
@@ -66,7 +66,7 @@ func (c *Cache) restorable(now time.Duration, limit int64) iter.Seq[*answers.Ent
 }
 
 // recordSize returns the length of an entry's record in bytes, approximately.
-func recordSize(e *answers.Entry) int64 {
+func recordSize(e *store.Entry) int64 {
 	return int64(e.Plain.Len() + len(e.Options) + recordOverhead)
 }
 
@@ -100,14 +100,14 @@ type recordWriter struct {
 }
 
 // recordOf returns the record of an entry: the reply to a client with EDNS at the time of its receipt.
-func (w *recordWriter) recordOf(e *answers.Entry, now time.Duration) (r snapshot.Record, ok bool) {
+func (w *recordWriter) recordOf(e *store.Entry, now time.Duration) (r snapshot.Record, ok bool) {
 	q := &w.parsed
-	packed, ok := answers.QueryFromKey(q, w.query[:0], e.Key())
+	packed, ok := store.QueryFromKey(q, w.query[:0], e.Key())
 	if !ok || q.Search != nil {
 		return snapshot.Record{}, false
 	}
 	q.AD, q.EDNS = true, len(w.options) > 0
-	w.reply = e.Plain.AppendReply(w.reply[:0], packed, q, &answers.Patch{Options: w.options})
+	w.reply = e.Plain.AppendReply(w.reply[:0], packed, q, &store.Patch{Options: w.options})
 	return snapshot.Record{Age: max(0, now-e.Stored), DO: q.DO, CD: q.CD, Reply: w.reply}, len(w.reply) <= dns.MaxMsgSize
 }
 
@@ -117,14 +117,14 @@ const keyQuery = wire.MaxQuery + wire.OPTLen + maxSearchOption
 // restore stores a reply that was received before now, and reports whether it was stored. The reply is parsed like that of an
 // upstream. restored is set for the reply of an earlier process.
 func (c *Cache) restore(r *snapshot.Record, now time.Duration, restored bool) bool {
-	var keyBuf [answers.MaxKey]byte
+	var keyBuf [store.MaxKey]byte
 	var queryBuf [keyQuery]byte
 	var q wire.Query
 	key, ok := c.space.AppendReplyKey(keyBuf[:0], r.Reply, r.DO, r.CD)
 	if !ok {
 		return false
 	}
-	packed, ok := answers.QueryFromKey(&q, queryBuf[:0], key)
+	packed, ok := store.QueryFromKey(&q, queryBuf[:0], key)
 	if !ok || !c.mayRestore(&q, key) {
 		return false
 	}
@@ -148,16 +148,16 @@ func (c *Cache) mayRestore(q *wire.Query, key []byte) bool {
 	if q.Type == dns.TypeAXFR || q.Type == dns.TypeIXFR {
 		return false
 	}
-	name, _, err := dns.UnpackDomainName(answers.KeyName(key), 0)
+	name, _, err := dns.UnpackDomainName(store.KeyName(key), 0)
 	return err == nil && c.Covers(name) && !c.owned.Contains(name) && c.isDispatched(name)
 }
 
 // entryOfReply returns the entry for a reply as if an upstream had sent it now, nil for a reply that is no answer or denial.
-func (c *Cache) entryOfReply(q *wire.Query, packed, key, reply []byte) *answers.Entry {
+func (c *Cache) entryOfReply(q *wire.Query, packed, key, reply []byte) *store.Entry {
 	m, cq := wire.NewReply(), &clientQuery{Query: *q, packed: packed, key: key}
 	defer m.Release()
 	if !m.Parse(reply) {
-		message, err := answers.Unpack(reply)
+		message, err := store.Unpack(reply)
 		if err != nil || hasScope(message) || len(message.Question) != 1 || !cq.readMessage(m, message) {
 			return nil
 		}
@@ -174,7 +174,7 @@ func isAnswer(class response.Type) bool {
 }
 
 // setReceived sets the time at which the reply of an entry was received.
-func setReceived(e *answers.Entry, received time.Duration) {
+func setReceived(e *store.Entry, received time.Duration) {
 	age := e.Stored - received
 	e.Stored, e.Expires, e.Gone = received, e.Expires-age, e.Gone-age
 	if e.Expires == 0 { // no expiry
@@ -187,10 +187,10 @@ func setReceived(e *answers.Entry, received time.Duration) {
 
 // markRestored marks the entry of a reply that an earlier process has received: it is fetched again for its first query, and after
 // that as long as this fails.
-func markRestored(e *answers.Entry) {
+func markRestored(e *store.Entry) {
 	if e.Popularity == nil {
-		e.StateSize += int(unsafe.Sizeof(answers.Popularity{}))
+		e.StateSize += int(unsafe.Sizeof(store.Popularity{}))
 	}
-	e.Restored, e.Popularity = true, &answers.Popularity{Amount: 1}
+	e.Restored, e.Popularity = true, &store.Popularity{Amount: 1}
 	e.NeverCopy() // a copy would not report its first query
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/cache/internal/snapshot"
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -109,7 +109,7 @@ func TestHostileRecords(t *testing.T) {
 				defer s.end()
 				log.want(t, "restored: 1 answers")
 				b.want("w. A", good)
-				if n := b.space.Len(answers.Success) + b.space.Len(answers.Denial); n != 1 {
+				if n := b.space.Len(store.Success) + b.space.Len(store.Denial); n != 1 {
 					t.Errorf("%d answers", n)
 				}
 			})
@@ -241,7 +241,7 @@ func FuzzRestore(f *testing.F) {
 			return
 		}
 		c := newCache([]string{"."})
-		c.store = answers.NewStore(minBudget)
+		c.store = store.NewStore(minBudget)
 		c.space = c.store.NewKeyspace()
 		now := c.now()
 		record := snapshot.Record{Age: time.Duration(age), DO: flags&1 != 0, CD: flags&2 != 0, Reply: reply}
@@ -257,11 +257,11 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-func checkRestored(t *testing.T, c *Cache, e *answers.Entry, r *snapshot.Record, now time.Duration) {
+func checkRestored(t *testing.T, c *Cache, e *store.Entry, r *snapshot.Record, now time.Duration) {
 	t.Helper()
 	var buf [keyQuery]byte
 	var q wire.Query
-	packed, ok := answers.QueryFromKey(&q, buf[:0], e.Key())
+	packed, ok := store.QueryFromKey(&q, buf[:0], e.Key())
 	if !ok || q.DO != r.DO || q.CD != r.CD || q.Search != nil {
 		t.Fatalf("query %+v", q)
 	}
@@ -297,7 +297,7 @@ func TestMaxSnapshot(t *testing.T) {
 	file := snapshotFile(t)
 	synctest.Test(t, func(t *testing.T) { // in which restoring takes no time
 		b := newTestCache(t, "cache {\nsnapshot "+file+"\n}")
-		b.store = answers.NewStore(128 << 20)
+		b.store = store.NewStore(128 << 20)
 		b.space = b.store.NewKeyspace()
 		const names = 5000 // with 4 KiB each
 		r := recordFor(t, "n0000. TXT", "NOERROR; n0000. 300 IN TXT"+strings.Repeat(` "`+strings.Repeat("a", 250)+`"`, 16), nil)
@@ -318,7 +318,7 @@ func TestMaxSnapshot(t *testing.T) {
 			t.Errorf("%d bytes, want up to %d", size, maxSnapshot)
 		}
 		next := newSnapshotCache(t, "budget 64MiB", file)
-		if n := next.space.Len(answers.Success); n < names/2 || n == names {
+		if n := next.space.Len(store.Success); n < names/2 || n == names {
 			t.Errorf("%d answers", n)
 		}
 	})
@@ -329,7 +329,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	newSnapshotter := func(file string) *snapshotter {
 		c := newCache([]string{"."})
 		c.snapshot.file, c.snapshot.maxAge, c.snapshot.interval = file, time.Hour, time.Hour
-		c.store = answers.NewStore(64 << 20)
+		c.store = store.NewStore(64 << 20)
 		c.space = c.store.NewKeyspace()
 		return newSnapshotter(c)
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -228,7 +228,7 @@ func TestSearchList_Generations(t *testing.T) {
 	chainOnly(t, "generations", func(t *testing.T) {
 		b, g := newTestCache(t, "cache"), new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			c := answers.PropertiesOf(ctx, r)
+			c := store.PropertiesOf(ctx, r)
 			c.Bounds[0] = validity.Bound{Generation: g, Number: g.n}
 			text := "NXDOMAIN; " + zSOA
 			if searchlist.HasOption(r) {
@@ -311,7 +311,7 @@ func (b *testCache) clientQueryFor(r *dns.Msg) *clientQuery {
 	b.t.Helper()
 	a := &clientQuery{msg: r, counters: b.counters("")}
 	var ok bool
-	if a.packed, ok = answers.QueryFromMsg(&a.Query, make([]byte, 0, 512), r); !ok {
+	if a.packed, ok = store.QueryFromMsg(&a.Query, make([]byte, 0, 512), r); !ok {
 		b.t.Fatalf("invalid query %v", r)
 	}
 	a.key = b.space.Key(nil, a.packed, &a.Query)

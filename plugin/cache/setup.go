@@ -6,10 +6,10 @@ import (
 	"github.com/coredns/coredns/plugin"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 const pluginName = "cache"
@@ -81,7 +81,7 @@ func (c *Cache) start(config *dnsserver.Config) {
 // limit sets the capacities in the store, and what happens to answers that sessions invalidate.
 func (c *Cache) limit() {
 	c.space.OnInvalidated(c.invalidated)
-	for _, k := range []answers.Kind{answers.Success, answers.Denial} {
+	for _, k := range []store.Kind{store.Success, store.Denial} {
 		c.space.Limit(k, c.kinds[k].capacity, func() { c.evicted(k) })
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // setUp parses the server blocks of one Corefile, as the server does, and returns their controllers.
@@ -32,7 +32,7 @@ func setUp(t *testing.T, blocks ...string) (all []*caddy.Controller, err error) 
 }
 
 func TestBudget(t *testing.T) {
-	t.Cleanup(func() { current.Store(nil); answers.Shared.SetBudget(answers.DefaultBudget) })
+	t.Cleanup(func() { current.Store(nil); store.Shared.SetBudget(store.DefaultBudget) })
 	parsed := func(c *caddy.Controller) *budget { return budgetOf(c) }
 	none, err := setUp(t, "cache")
 	if err != nil {
@@ -44,12 +44,12 @@ func TestBudget(t *testing.T) {
 	}
 	want := func(step string, bytes int64) {
 		t.Helper()
-		if got := answers.Shared.Budget(); got != bytes {
+		if got := store.Shared.Budget(); got != bytes {
 			t.Errorf("%s: budget of %d bytes, want %d", step, got, bytes)
 		}
 	}
 	parsed(none[0]).apply()
-	want("without a budget", answers.DefaultBudget)
+	want("without a budget", store.DefaultBudget)
 	for _, c := range some {
 		parsed(c).apply()
 	}
@@ -57,10 +57,10 @@ func TestBudget(t *testing.T) {
 	want("after a reload", 4<<20)
 	parsed(none[0]).apply()
 	parsed(some[0]).release()
-	want("after a reload without it", answers.DefaultBudget)
+	want("after a reload without it", store.DefaultBudget)
 	parsed(some[0]).apply()
 	parsed(some[0]).release()
-	want("without any cache", answers.DefaultBudget)
+	want("without any cache", store.DefaultBudget)
 }
 
 func TestBudgetTwice(t *testing.T) {
@@ -106,7 +106,7 @@ func TestStart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := h.space.Len(answers.Success); n != 1024 {
+	if n := h.space.Len(store.Success); n != 1024 {
 		t.Errorf("%d entries, want the capacity", n)
 	}
 }

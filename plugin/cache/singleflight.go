@@ -9,18 +9,18 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // result is the result of a query to the next plugin.
 type result struct {
-	reply      *dns.Msg            // without an OPT record; nil if the plugin has written none
-	options    []byte              // of the reply in wire form, for clients with EDNS
-	entry      *answers.Entry      // the stored reply, nil if it was not stored
-	properties *answers.Properties // of the reply; nil without one
-	code       int                 // returned by the next plugin
+	reply      *dns.Msg          // without an OPT record; nil if the plugin has written none
+	options    []byte            // of the reply in wire form, for clients with EDNS
+	entry      *store.Entry      // the stored reply, nil if it was not stored
+	properties *store.Properties // of the reply; nil without one
+	code       int               // returned by the next plugin
 	err        error
 	forAll     bool // all callers get the same reply
 	private    bool // the reply is valid only for this query: it was not stored, and depends on more than its TTL
@@ -72,7 +72,7 @@ func (q *clientQuery) flightKey(dst []byte, udp bool) []byte {
 // join returns the flight for a query, and whether the caller leads it: it must call finish. Other queries are counted as
 // waiting.
 func (f *flights) join(q *clientQuery, now time.Duration) (joined *flight, leader bool) {
-	var buf [answers.MaxKey + 1]byte
+	var buf [store.MaxKey + 1]byte
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	joined, leader = f.joinLocked(q, now, buf[:0])
@@ -112,7 +112,7 @@ func (f *flights) verified(client netip.Addr) {
 // joinWire returns the flight for a query in wire form, which waits for it, and sets leader of the waiter. It returns nil
 // if the query has a stale entry, and there are too many flights for such.
 func (f *flights) joinWire(q *clientQuery, now time.Duration, w *wireWaiter) (joined *flight) {
-	var buf [answers.MaxKey + 1]byte
+	var buf [store.MaxKey + 1]byte
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	joined, w.leader = f.joinLocked(q, now, buf[:0])
@@ -130,7 +130,7 @@ func (f *flights) joinWire(q *clientQuery, now time.Duration, w *wireWaiter) (jo
 
 // begin returns a new flight that a waiter leads, nil if there is one for the question already.
 func (f *flights) begin(q *clientQuery, now time.Duration, w *wireWaiter) (begun *flight) {
-	var buf [answers.MaxKey + 1]byte
+	var buf [store.MaxKey + 1]byte
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.all[string(q.flightKey(buf[:0], true))] != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -222,7 +222,7 @@ func TestJustFinished(t *testing.T) {
 		b.query("w. A")
 		r, w := query("w. A"), new(client)
 		var parsed wire.Query
-		packed, ok := answers.QueryFromMsg(&parsed, make([]byte, 0, wire.MaxQuery), r)
+		packed, ok := store.QueryFromMsg(&parsed, make([]byte, 0, wire.MaxQuery), r)
 		if !ok {
 			t.Fatal("no query")
 		}
@@ -299,11 +299,11 @@ func TestNotShared(t *testing.T) {
 		next         func(ctx context.Context, r, m *dns.Msg)
 	}{
 		{"by generation, not stored", "", func(ctx context.Context, r, m *dns.Msg) {
-			answers.PropertiesOf(ctx, r).Bounds[0] = validity.Bound{Generation: new(generation)}
+			store.PropertiesOf(ctx, r).Bounds[0] = validity.Bound{Generation: new(generation)}
 			m.Answer[0].Header().Ttl = 0
 		}},
 		{"by a generation that has advanced", "", func(ctx context.Context, r, _ *dns.Msg) {
-			answers.PropertiesOf(ctx, r).Bounds[0] = validity.Bound{Generation: &generation{2}, Number: 1}
+			store.PropertiesOf(ctx, r).Bounds[0] = validity.Bound{Generation: &generation{2}, Number: 1}
 		}},
 		{"disabled", "disable success", func(context.Context, *dns.Msg, *dns.Msg) {}},
 	} {

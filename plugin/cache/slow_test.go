@@ -9,8 +9,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -280,7 +280,7 @@ func (c *Cache) slowStoreDenial(name string, r *slowReply) {
 	query.Question, denial.Question = []dns.Question{question}, []dns.Question{question}
 	q := &clientQuery{msg: &query, counters: r.query.counters, udp: r.query.udp}
 	var ok bool
-	if q.packed, ok = answers.QueryFromMsg(&q.Query, make([]byte, 0, wire.MaxQuery), &query); !ok {
+	if q.packed, ok = store.QueryFromMsg(&q.Query, make([]byte, 0, wire.MaxQuery), &query); !ok {
 		return // the name is too long
 	}
 	q.key = c.space.Key(nil, q.packed, &q.Query)
@@ -291,7 +291,7 @@ func (c *Cache) slowStoreDenial(name string, r *slowReply) {
 
 // slowLowered returns a message with all occurrences of the question's name in slowLower case; the answer to a query has the case
 // of the query. It sets AnyCase of the entry if other names are in slowLower case, too.
-func slowLowered(m *dns.Msg, e *answers.Entry) *dns.Msg {
+func slowLowered(m *dns.Msg, e *store.Entry) *dns.Msg {
 	question := m.Question[0].Name
 	name := strings.ToLower(question)
 	if name != question {
@@ -344,7 +344,7 @@ func slowLowerNames(rr dns.RR) bool {
 func slowLower(name string) bool { return name == strings.ToLower(name) }
 
 // slowStore stores a reply if that is permitted, and returns its entry, or nil.
-func (c *Cache) slowStore(r *slowReply) *answers.Entry {
+func (c *Cache) slowStore(r *slowReply) *store.Entry {
 	e := c.slowEntry(r)
 	if e == nil || !c.put(r.query.key, e, r.refresh) {
 		return nil
@@ -353,7 +353,7 @@ func (c *Cache) slowStore(r *slowReply) *answers.Entry {
 }
 
 // slowEntry returns the entry for a reply of an upstream, nil if the reply may not be stored as the answer for all callers.
-func (c *Cache) slowEntry(r *slowReply) *answers.Entry {
+func (c *Cache) slowEntry(r *slowReply) *store.Entry {
 	storable := slowCacheable(r.msg, r.class) && r.lifetime > 0 && r.query.slowMatches(r.msg) && r.query.RD && r.forAll
 	if !storable || c.kinds[kindOf(r.class)].disabled.Contains(r.msg.Question[0].Name) {
 		return nil
@@ -362,7 +362,7 @@ func (c *Cache) slowEntry(r *slowReply) *answers.Entry {
 	if e.Fill(slowLowered(r.msg, e)) != nil {
 		return nil
 	}
-	if _, err := answers.Unpack(e.Plain.Bytes()); err != nil {
+	if _, err := store.Unpack(e.Plain.Bytes()); err != nil {
 		return nil
 	}
 	return e
@@ -371,12 +371,12 @@ func (c *Cache) slowEntry(r *slowReply) *answers.Entry {
 // slowForOnce reports whether a reply is a denial with the TTL 0: it ends the answer before it, and is only for the queries that are
 // under way (RFC 1035 section 3.2.1).
 func (r *slowReply) slowForOnce() bool {
-	return r.lifetime == 0 && r.class != response.ServerError && kindOf(r.class) == answers.Denial && slowCacheable(r.msg, r.class)
+	return r.lifetime == 0 && r.class != response.ServerError && kindOf(r.class) == store.Denial && slowCacheable(r.msg, r.class)
 }
 
 // slowExamine sets the TTLs that clients see in a reply, removes its OPT record, and returns the reply with the facts that
 // decide whether it is stored.
-func (c *Cache) slowExamine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) slowReply {
+func (c *Cache) slowExamine(q *clientQuery, m *dns.Msg, recorded *store.Recorded) slowReply {
 	scoped := slowScope(m) // before slowTakeOptions removes it
 	class := c.slowClassify(m)
 	options := q.slowTakeOptions(m)
@@ -405,7 +405,7 @@ func (c *Cache) slowRenews(q *clientQuery, m *dns.Msg, class response.Type) bool
 }
 
 // slowLifetime is the lifetime of a reply, whose TTLs it sets.
-func (c *Cache) slowLifetime(m *dns.Msg, class response.Type, recorded *answers.Recorded) time.Duration {
+func (c *Cache) slowLifetime(m *dns.Msg, class response.Type, recorded *store.Recorded) time.Duration {
 	if recorded.Waits {
 		return 0
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -74,12 +74,12 @@ func TestSnapshotReload(t *testing.T) {
 	}
 	wantAnswers := func(when string, s *snapshotter, want int) {
 		t.Helper()
-		if got := s.cache.space.Len(answers.Success); got != want {
+		if got := s.cache.space.Len(store.Success); got != want {
 			t.Errorf("%s: %d answers, want %d", when, got, want)
 		}
 	}
 	const first, second = "192.0.2.1", "192.0.2.2"
-	before := answers.Shared.Bytes()
+	before := store.Shared.Bytes()
 	instance, err := caddy.Start(snapshotCorefile(file, first, ""))
 	if err != nil {
 		t.Fatal(err)
@@ -88,12 +88,12 @@ func TestSnapshotReload(t *testing.T) {
 	queries(s, first)
 	kit.Write(t, file, "not to be read")
 
-	bytes := answers.Shared.Bytes()
+	bytes := store.Shared.Bytes()
 	if _, err := instance.Restart(caddy.CaddyfileInput{Contents: append(snapshotCorefile(file, first, "30").Contents, "z.:0 {\n    bind 192.0.2.99\n}\n"...), ServerTypeName: "dns"}); err == nil {
 		t.Fatal("no error")
 	}
-	if present(t, file) != s || answers.Shared.Bytes() != bytes {
-		t.Errorf("after a refused reload: another snapshotter, or %d bytes instead of %d", answers.Shared.Bytes(), bytes)
+	if present(t, file) != s || store.Shared.Bytes() != bytes {
+		t.Errorf("after a refused reload: another snapshotter, or %d bytes instead of %d", store.Shared.Bytes(), bytes)
 	}
 	wantAnswers("refused", s, names)
 
@@ -175,7 +175,7 @@ func TestSnapshotReload(t *testing.T) {
 	if err := instance.Stop(); err != nil {
 		t.Error(err)
 	}
-	if got := answers.Shared.Bytes(); got != before {
+	if got := store.Shared.Bytes(); got != before {
 		t.Errorf("%d bytes in the store at the end, %d before", got, before)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/nearside-dns/nearside/plugin/cache/internal/snapshot"
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
 )
@@ -246,9 +246,9 @@ func withoutOPT(m *dns.Msg) (text string, marked bool) {
 // TestNotInSnapshot checks that a file has only answers that end by their TTL alone.
 func TestNotInSnapshot(t *testing.T) {
 	g := new(generation)
-	reply := func(b *snapshotCache, change func(p *answers.Properties)) {
+	reply := func(b *snapshotCache, change func(p *store.Properties)) {
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			change(answers.PropertiesOf(ctx, r))
+			change(store.PropertiesOf(ctx, r))
 			if r.Question[0].Name == "fail." {
 				return dns.RcodeServerFailure, w.WriteMsg(replyTo(t, r, "SERVFAIL"))
 			}
@@ -257,15 +257,15 @@ func TestNotInSnapshot(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, query string
-		change      func(p *answers.Properties)
+		change      func(p *store.Properties)
 		stored      bool
 	}{
-		{"control", "w. A", func(*answers.Properties) {}, true},
-		{"by generation", "w. A", func(p *answers.Properties) { p.DependOn(g) }, true},
-		{"by generation and TTL", "w. A", func(p *answers.Properties) { p.DependOn(g); p.Foreign = true }, true},
-		{"with a serial", "w. A", func(p *answers.Properties) { p.Serial = &serial{7} }, true},
-		{"a failure", "fail. A", func(*answers.Properties) {}, true},
-		{"for one caller", "w. A", func(p *answers.Properties) { p.View.Private = true }, false},
+		{"control", "w. A", func(*store.Properties) {}, true},
+		{"by generation", "w. A", func(p *store.Properties) { p.DependOn(g) }, true},
+		{"by generation and TTL", "w. A", func(p *store.Properties) { p.DependOn(g); p.Foreign = true }, true},
+		{"with a serial", "w. A", func(p *store.Properties) { p.Serial = &serial{7} }, true},
+		{"a failure", "fail. A", func(*store.Properties) {}, true},
+		{"for one caller", "w. A", func(p *store.Properties) { p.View.Private = true }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			file := snapshotFile(t)
@@ -365,7 +365,7 @@ func TestSnapshotRefused(t *testing.T) {
 				next := b.kill(c.after)
 				synctest.Wait()
 				log.want(t, c.want...)
-				if n := next.space.Len(answers.Success); (n == 1) != (c.name == "control") || n > 1 {
+				if n := next.space.Len(store.Success); (n == 1) != (c.name == "control") || n > 1 {
 					t.Errorf("%d answers", n)
 				}
 				next.replies("NOERROR; " + a("v.", 60))

@@ -8,8 +8,8 @@ import (
 	"github.com/coredns/coredns/plugin/metadata"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // staleOptions determine how answers are served after their TTL has expired.
@@ -28,7 +28,7 @@ var defaultStale = staleOptions{
 }
 
 // handleStale answers a query that has a stale entry, with the entry or with its successor.
-func (c *Cache) handleStale(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry) (int, error) {
+func (c *Cache) handleStale(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *store.Entry) (int, error) {
 	switch {
 	case !c.stale.verify:
 		q.counters.hits[e.Kind].Inc()
@@ -49,16 +49,16 @@ func (c *Cache) handleStale(ctx context.Context, w dns.ResponseWriter, q *client
 }
 
 // mayServe reports whether an entry that was stale may still be served.
-func (c *Cache) mayServe(e *answers.Entry) bool { return freshnessOf(e, c.now()) != unusable }
+func (c *Cache) mayServe(e *store.Entry) bool { return freshnessOf(e, c.now()) != unusable }
 
 // mayRefresh reports whether no query for a stale entry has failed lately.
-func mayRefresh(e *answers.Entry, now time.Duration) bool {
+func mayRefresh(e *store.Entry, now time.Duration) bool {
 	return now >= time.Duration(e.State.(*entryState).retryAt.Load())
 }
 
 // verify queries the next plugin for a stale entry, and serves the entry if the query fails or exceeds the timeout, unless a
 // session has invalidated the entry.
-func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry) (int, error) {
+func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *store.Entry) (int, error) {
 	var f *flight
 	leader, joined := true, c.now()
 	if c.stale.timeout > 0 || !nested(ctx) {
@@ -100,7 +100,7 @@ func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery
 }
 
 // queryForStale queries the next plugin for a stale entry, for a flight if there is one.
-func (c *Cache) queryForStale(ctx context.Context, w *recorder, q *clientQuery, e *answers.Entry, f *flight) (res result) {
+func (c *Cache) queryForStale(ctx context.Context, w *recorder, q *clientQuery, e *store.Entry, f *flight) (res result) {
 	defer func() { c.endRefresh(e, res.renews, c.stale.recheck) }()
 	if f == nil {
 		return c.queryNext(ctx, w, q, false)
@@ -110,7 +110,7 @@ func (c *Cache) queryForStale(ctx context.Context, w *recorder, q *clientQuery, 
 
 // verifyInBackground sends the query of a flight in a goroutine, and reports whether it was started. The client that leads
 // the flight waits for it like the others.
-func (c *Cache) verifyInBackground(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry, f *flight) bool {
+func (c *Cache) verifyInBackground(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *store.Entry, f *flight) bool {
 	c.flights.addWaiter(f)
 	background := *q
 	background.msg = q.msg.Copy()
@@ -159,13 +159,13 @@ var (
 )
 
 // serveStale answers a query with a stale entry.
-func (c *Cache) serveStale(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry) (int, error) {
+func (c *Cache) serveStale(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *store.Entry) (int, error) {
 	return c.serve(ctx, w, q.msg, q.packed, q.Query, e, c.stalePatch(q.counters, e, q.name))
 }
 
 // stalePatch counts and logs a stale answer, and returns the changes to it. An entry that has only lapsed is no stale answer: its TTL
 // has not expired or, where no stale answers are served, has ended since the entry was looked up.
-func (c *Cache) stalePatch(n *counters, e *answers.Entry, name func() string) answers.Patch {
+func (c *Cache) stalePatch(n *counters, e *store.Entry, name func() string) store.Patch {
 	if e.Restored {
 		n.restored.Inc()
 	}
@@ -174,7 +174,7 @@ func (c *Cache) stalePatch(n *counters, e *answers.Entry, name func() string) an
 	}
 	n.stale.Inc()
 	c.logStale(name)
-	p := answers.Patch{Options: e.Options, FixedTTL: true, TTL: c.stale.ttl}
+	p := store.Patch{Options: e.Options, FixedTTL: true, TTL: c.stale.ttl}
 	if c.keepTTL && p.TTL == 0 {
 		p.FixedTTL = false
 	}
@@ -185,7 +185,7 @@ func (c *Cache) stalePatch(n *counters, e *answers.Entry, name func() string) an
 }
 
 // staleError returns the extended error of an entry that is served stale, in wire form.
-func staleError(e *answers.Entry) []byte {
+func staleError(e *store.Entry) []byte {
 	if e.Plain.Rcode() == dns.RcodeNameError {
 		return staleNXDOMAIN
 	}

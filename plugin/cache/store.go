@@ -8,7 +8,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
@@ -33,9 +33,9 @@ type facts struct {
 	class      response.Type
 	positive   bool // the reply has the data of the question
 	lifetime   time.Duration
-	properties *answers.Properties // never changed
-	voucher    *vouch.Voucher      // of the session over which the reply was received, or nil
-	wildcard   string              // record that the reply was made from
+	properties *store.Properties // never changed
+	voucher    *vouch.Voucher    // of the session over which the reply was received, or nil
+	wildcard   string            // record that the reply was made from
 }
 
 // entryState is the State of an entry of the cache.
@@ -50,8 +50,8 @@ type entryState struct {
 
 // storeReply stores a reply if that is permitted, and returns its entry, or nil. message is the reply of the plugin chain, nil
 // without one.
-func (c *Cache) storeReply(r *upstreamReply, message *dns.Msg) *answers.Entry {
-	var buf [answers.MaxKey]byte
+func (c *Cache) storeReply(r *upstreamReply, message *dns.Msg) *store.Entry {
+	var buf [store.MaxKey]byte
 	key := r.query.key
 	if r.nameAlone {
 		alone := r.query.Query
@@ -70,7 +70,7 @@ func (c *Cache) storeReply(r *upstreamReply, message *dns.Msg) *answers.Entry {
 
 // entryFor returns the entry for a reply, nil if the reply may not be stored under a key as the answer for all callers. It counts a
 // reply to another question, and stores a message that is valid by generations alone.
-func (c *Cache) entryFor(r *upstreamReply, key []byte, message *dns.Msg) *answers.Entry {
+func (c *Cache) entryFor(r *upstreamReply, key []byte, message *dns.Msg) *store.Entry {
 	storable := r.cacheable && r.lifetime > 0
 	if storable && !r.matches {
 		r.query.counters.drops.Inc()
@@ -100,7 +100,7 @@ func (c *Cache) entryFor(r *upstreamReply, key []byte, message *dns.Msg) *answer
 }
 
 // fill sets the answer of an entry. It returns false for a reply that cannot be stored.
-func fill(e *answers.Entry, m *wire.Reply) bool {
+func fill(e *store.Entry, m *wire.Reply) bool {
 	anyCase := e.AnyCase && m.AnyCase
 	if m.Rcode > wire.MaxRcode || e.FillReply(m) != nil {
 		return false
@@ -112,7 +112,7 @@ func fill(e *answers.Entry, m *wire.Reply) bool {
 // isForOnce reports whether a reply is a denial with the TTL 0: it ends the answer before it, and is only for the queries that are
 // under way (RFC 1035 section 3.2.1).
 func (r *upstreamReply) isForOnce() bool {
-	return r.lifetime == 0 && r.class != response.ServerError && kindOf(r.class) == answers.Denial && r.cacheable
+	return r.lifetime == 0 && r.class != response.ServerError && kindOf(r.class) == store.Denial && r.cacheable
 }
 
 // removeReplaced removes the entry that a denial with the TTL 0 replaces.
@@ -145,14 +145,14 @@ func (r *facts) validity(now time.Duration) validity.Validity {
 }
 
 // newEntry returns the entry for a reply, without the packed answer. It makes one allocation, without prefetch.
-func (c *Cache) newEntry(r *facts, options []byte) *answers.Entry {
+func (c *Cache) newEntry(r *facts, options []byte) *store.Entry {
 	now, byGeneration := c.now(), r.properties.ByGeneration()
 	validity := r.validity(now)
 	cached := &struct {
-		entry answers.Entry
+		entry store.Entry
 		state entryState
 	}{
-		entry: answers.Entry{
+		entry: store.Entry{
 			Options: options,
 			Kind:    kindOf(r.class),
 			Stored:  now, Validity: validity, Gone: validity.Expires + c.stale.maxAge,
@@ -178,7 +178,7 @@ func (c *Cache) newEntry(r *facts, options []byte) *answers.Entry {
 
 // put stores an entry under a key, unless the present one is preferred. refresh is set if the reply was fetched to replace
 // an entry that is still served.
-func (c *Cache) put(key []byte, e *answers.Entry, refresh bool) bool {
+func (c *Cache) put(key []byte, e *store.Entry, refresh bool) bool {
 	if !c.putDetached(key, e, refresh) {
 		return false
 	}
@@ -186,7 +186,7 @@ func (c *Cache) put(key []byte, e *answers.Entry, refresh bool) bool {
 	return true
 }
 
-func (c *Cache) putDetached(key []byte, e *answers.Entry, refresh bool) bool {
+func (c *Cache) putDetached(key []byte, e *store.Entry, refresh bool) bool {
 	c.putting.Lock()
 	defer c.putting.Unlock()
 	old := c.store.Get(key)
@@ -204,7 +204,7 @@ func (c *Cache) putDetached(key []byte, e *answers.Entry, refresh bool) bool {
 }
 
 // prefers reports whether an entry that may still be served is better than a newer one.
-func (c *Cache) prefers(old, e *answers.Entry) bool {
+func (c *Cache) prefers(old, e *store.Entry) bool {
 	after := e.State.(*entryState)
 	if after.failure {
 		return !old.State.(*entryState).failure
@@ -213,6 +213,6 @@ func (c *Cache) prefers(old, e *answers.Entry) bool {
 }
 
 // prefersData reports whether an entry that may still be served is better than a newer one without data.
-func (c *Cache) prefersData(old *answers.Entry) bool {
+func (c *Cache) prefersData(old *store.Entry) bool {
 	return c.preferPositive && c.stale.maxAge > 0 && old.State.(*entryState).positive
 }

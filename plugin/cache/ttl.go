@@ -8,7 +8,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -53,7 +53,7 @@ func (c *Cache) ttlLimits(class response.Type, records int, negative uint32) (k 
 		}
 	}
 	limits = [wire.Sections]uint32{k.maxTTL, k.maxTTL, k.maxTTL}
-	if kindOf(class) == answers.Denial && class != response.ServerError {
+	if kindOf(class) == store.Denial && class != response.ServerError {
 		limits[wire.Authority] = k.clamp(negative) // RFC 2308 section 5
 	}
 	return k, limits, lifetime

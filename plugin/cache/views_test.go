@@ -12,7 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -34,14 +34,14 @@ func (c *caller) RemoteAddr() net.Addr {
 // byLast numbers the views of callers by their last octet.
 type byLast struct{}
 
-func (byLast) View(from netip.Addr, _ []byte) answers.View {
-	return answers.View{Number: uint32(from.As4()[3])}
+func (byLast) View(from netip.Addr, _ []byte) store.View {
+	return store.View{Number: uint32(from.As4()[3])}
 }
 
 // perCaller is an upstream with another answer for each caller: 192.0.2.x for last octet x.
 type perCaller struct {
 	*testCache
-	mark  func(c *answers.Properties, last byte) // sets the properties of an answer; nil if it is for all callers
+	mark  func(c *store.Properties, last byte) // sets the properties of an answer; nil if it is for all callers
 	takes time.Duration
 	ttl   int
 }
@@ -55,7 +55,7 @@ func (p *perCaller) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 		if host, err := netip.ParseAddrPort(w.RemoteAddr().String()); err == nil && host.Addr().Is4() {
 			last = host.Addr().As4()[3]
 		}
-		mark(answers.PropertiesOf(ctx, r), last)
+		mark(store.PropertiesOf(ctx, r), last)
 	}
 	return 0, w.WriteMsg(replyTo(p.t, r, answerFor(last, p.ttl)))
 }
@@ -83,17 +83,17 @@ func newPerCaller(t *testing.T, corefile string) *perCaller {
 }
 
 // marks are the ways in which a plugin marks an answer that is not for all callers.
-func marks(g *generation) map[string]func(c *answers.Properties, last byte) {
+func marks(g *generation) map[string]func(c *store.Properties, last byte) {
 	bound := func() [validity.MaxBounds]validity.Bound {
 		return [validity.MaxBounds]validity.Bound{{Generation: g, Number: g.n}}
 	}
-	return map[string]func(c *answers.Properties, last byte){
-		"of a view": func(c *answers.Properties, last byte) {
+	return map[string]func(c *store.Properties, last byte){
+		"of a view": func(c *store.Properties, last byte) {
 			c.Bounds, c.Views, c.View.Number = bound(), byLast{}, uint32(last)
 		},
-		"private":            func(c *answers.Properties, _ byte) { c.View.Private = true },
-		"private, of a view": func(c *answers.Properties, _ byte) { c.Bounds, c.Views, c.View.Private = bound(), byLast{}, true },
-		"private, outdated":  func(c *answers.Properties, _ byte) { *c = ended(); c.View.Private = true },
+		"private":            func(c *store.Properties, _ byte) { c.View.Private = true },
+		"private, of a view": func(c *store.Properties, _ byte) { c.Bounds, c.Views, c.View.Private = bound(), byLast{}, true },
+		"private, outdated":  func(c *store.Properties, _ byte) { *c = ended(); c.View.Private = true },
 	}
 }
 
@@ -102,7 +102,7 @@ var viewOptions = []string{
 }
 
 // eachView runs a test for each option and each way in which a plugin marks its answers.
-func eachView(t *testing.T, test func(t *testing.T, corefile string, mark func(c *answers.Properties, last byte))) {
+func eachView(t *testing.T, test func(t *testing.T, corefile string, mark func(c *store.Properties, last byte))) {
 	for _, option := range viewOptions {
 		for name, mark := range marks(new(generation)) {
 			inBubble(t, option+", "+name, func(t *testing.T) { test(t, "cache {\n"+option+"\n}", mark) })
@@ -112,7 +112,7 @@ func eachView(t *testing.T, test func(t *testing.T, corefile string, mark func(c
 
 // TestViews checks with each option that no caller gets the answer of another one.
 func TestViews(t *testing.T) {
-	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Properties, last byte)) {
+	eachView(t, func(t *testing.T, corefile string, mark func(c *store.Properties, last byte)) {
 		p := newPerCaller(t, corefile)
 		p.mark = mark
 		sent := 0
@@ -134,7 +134,7 @@ func TestViews(t *testing.T) {
 // TestViews_Concurrent has callers query at the same time: each gets its own answer. Before the first reply the cache does
 // not know that the answer depends on the caller.
 func TestViews_Concurrent(t *testing.T) {
-	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Properties, last byte)) {
+	eachView(t, func(t *testing.T, corefile string, mark func(c *store.Properties, last byte)) {
 		p := newPerCaller(t, corefile)
 		p.space.ByGeneration.Store(true)
 		p.mark, p.takes = mark, time.Second
@@ -163,7 +163,7 @@ func TestViews_Concurrent(t *testing.T) {
 // TestViews_Change has an answer for all callers change into one for each, and back. Answers for one caller are never
 // served to another, and the last answer for all is stored.
 func TestViews_Change(t *testing.T) {
-	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Properties, last byte)) {
+	eachView(t, func(t *testing.T, corefile string, mark func(c *store.Properties, last byte)) {
 		p := newPerCaller(t, corefile)
 		all := answerFor(99, 60)
 		p.queryAs(1, "w. A", all)
@@ -199,7 +199,7 @@ func TestViews_Change(t *testing.T) {
 		if e := p.entry("w. A"); e == nil == (p.received() == n) {
 			t.Errorf("the entry is %v after %d more queries", e, p.received()-n)
 		}
-		if p.entry("w. A") == nil && p.kinds[answers.Success].disabled == nil {
+		if p.entry("w. A") == nil && p.kinds[store.Success].disabled == nil {
 			t.Error("the answer for all was not stored")
 		}
 	})
@@ -256,8 +256,8 @@ func TestViews_FastPath(t *testing.T) {
 		p.queryAs(3, "w. A", answerFor(3, 60))
 		r := query("w. A")
 		var q wire.Query
-		packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), r)
-		key := p.space.Key(make([]byte, 0, answers.MaxKey), packed, &q)
+		packed, _ := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), r)
+		key := p.space.Key(make([]byte, 0, store.MaxKey), packed, &q)
 		base := p.store.Get(key)
 		if base == nil || base.Views == nil || base.Cached {
 			t.Fatalf("the base entry is %+v", base)
@@ -266,7 +266,7 @@ func TestViews_FastPath(t *testing.T) {
 			e, _ := p.store.GetView(base, key, p.now(), netip.AddrFrom4([4]byte{198, 51, 100, last}), nil)
 			got := ""
 			if e != nil {
-				m := kit.Unpack(t, e.Plain.AppendReply(nil, packed, &q, &answers.Patch{}))
+				m := kit.Unpack(t, e.Plain.AppendReply(nil, packed, &q, &store.Patch{}))
 				m.RecursionAvailable = true
 				got = brief(m)
 			}
@@ -312,7 +312,7 @@ func TestViews_Nested(t *testing.T) {
 }
 
 // ended returns the properties of a reply whose data changed during the query.
-func ended() (p answers.Properties) {
+func ended() (p store.Properties) {
 	p.End()
 	return p
 }

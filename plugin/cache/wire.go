@@ -11,9 +11,9 @@ import (
 	"github.com/coredns/coredns/plugin/metrics/vars"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
@@ -28,7 +28,7 @@ type wireNext struct {
 
 // SetExchanger implements wirechain.Cache.
 func (c *Cache) SetExchanger(x wirechain.Exchanger, except []string) {
-	disabled := c.kinds[answers.Success].disabled
+	disabled := c.kinds[store.Success].disabled
 	c.forward = wireNext{
 		Exchanger: x, except: except,
 		all: len(except)+len(c.bypass)+len(disabled) == 0 && c.Covers("."),
@@ -40,8 +40,8 @@ func (c *Cache) forwards(q *wirechain.Request) bool {
 	if c.forward.all {
 		return true
 	}
-	name, _, err := dns.UnpackDomainName(answers.KeyName(q.Key), 0)
-	return err == nil && c.Covers(name) && !c.forward.except.Contains(name) && !c.kinds[answers.Success].disabled.Contains(name)
+	name, _, err := dns.UnpackDomainName(store.KeyName(q.Key), 0)
+	return err == nil && c.Covers(name) && !c.forward.except.Contains(name) && !c.kinds[store.Success].disabled.Contains(name)
 }
 
 // ServeWire implements wirechain.Handler.
@@ -82,7 +82,7 @@ func (c *Cache) ServeWire(b *batch.Batch, q *wirechain.Request) {
 type wireWaiter struct {
 	q        *wirechain.Request
 	counters *counters
-	stale    *answers.Entry // served unless the flight renews it; nil without one
+	stale    *store.Entry // served unless the flight renews it; nil without one
 	leader   bool
 	joined   time.Duration // time at which it joined its flight
 	repeated bool          // it has joined a second flight, since it was late for the first
@@ -132,14 +132,14 @@ type wireFlight struct {
 	query clientQuery
 	buf   [256]byte // of the query and its key, unless they are longer
 	*flight
-	stale *answers.Entry
+	stale *store.Entry
 }
 
 // offsetUDPSize is the offset of the class of an OPT record, behind the question's type and class and the record's name and type.
 const offsetUDPSize = 4 + 1 + 2
 
 // leadWire forwards the query of a flight, which a panic ends.
-func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *answers.Entry) {
+func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *store.Entry) {
 	if e, state := c.lookup(q.key, q.packed, &q.Query, c.now()); state == fresh {
 		c.finish(b, f, result{entry: e, renews: true}) // another flight has finished since the lookup of this query
 		return
@@ -212,12 +212,12 @@ func (l *wireFlight) resultOf(reply *wire.Reply, v *vouch.Voucher, code int, err
 			return c.resultOf(&r, code, entry)
 		}
 	}
-	m, err := answers.Unpack(reply.Message)
+	m, err := store.Unpack(reply.Message)
 	if err != nil {
 		return c.failure(q, dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack reply: %w", pluginName, err))
 	}
 	if !reply.Ordinary {
-		recorded := new(answers.Recorded)
+		recorded := new(store.Recorded)
 		recorded.Voucher = v
 		return c.storedResult(q, m, recorded, code, "", false)
 	}
@@ -225,7 +225,7 @@ func (l *wireFlight) resultOf(reply *wire.Reply, v *vouch.Voucher, code int, err
 	res = c.resultOf(&r, code, nil)
 	res.reply = m
 	if v != nil {
-		res.properties = new(answers.Properties)
+		res.properties = new(store.Properties)
 		res.properties.Voucher = v
 	}
 	return res
@@ -257,12 +257,12 @@ func (c *Cache) deliverWire(b *batch.Batch, w *wireWaiter, f *flight) {
 }
 
 // answerStale answers a query with a stale entry.
-func (c *Cache) answerStale(b *batch.Batch, q *wirechain.Request, n *counters, e *answers.Entry) {
+func (c *Cache) answerStale(b *batch.Batch, q *wirechain.Request, n *counters, e *store.Entry) {
 	q.Answer(b, q, e, c.stalePatch(n, e, func() string { return (&clientQuery{packed: q.Packed}).name() }))
 }
 
 // wireFetch is the result of a query that plugin cache has counted, and that it has to fetch in the plugin chain.
-type wireFetch struct{ stale *answers.Entry } // or nil
+type wireFetch struct{ stale *store.Entry } // or nil
 
 // hasWireResult reports whether a query was passed to the plugin chain with a result of ServeWire, which has counted it.
 func hasWireResult(ctx context.Context, query *dns.Msg) bool {

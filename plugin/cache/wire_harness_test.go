@@ -9,9 +9,9 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -29,7 +29,7 @@ func (x exchanger) Exchange(_ *batch.Batch, _ *wire.Query, packed []byte, tcp bo
 	}
 	go func() {
 		w := newRecorder(&client{tcp: tcp})
-		ctx, recorded := answers.Record(context.Background(), m)
+		ctx, recorded := store.Record(context.Background(), m)
 		code, err := x.Next.ServeDNS(ctx, w, m)
 		var reply *wire.Reply
 		if w.reply != nil {
@@ -54,7 +54,7 @@ type answerer struct {
 }
 
 // Answer implements wirechain.Answerer.
-func (a *answerer) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
+func (a *answerer) Answer(b *batch.Batch, q *wirechain.Request, e *store.Entry, p store.Patch) {
 	limit := q.Limit()
 	if q.TCP {
 		limit = dns.MaxMsgSize
@@ -64,7 +64,7 @@ func (a *answerer) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry
 		a.Pass(b, q, &wirechain.StoredResult{Entry: e, Patch: p})
 		return
 	}
-	m, err := answers.Unpack(form.AppendReply(nil, q.Packed, &q.Query, &p))
+	m, err := store.Unpack(form.AppendReply(nil, q.Packed, &q.Query, &p))
 	if a.err = err; err != nil {
 		close(a.done)
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -88,7 +88,7 @@ type hit struct {
 	beforeCache  bool // it belongs to a plugin before cache in the chain
 	counted      bool // cache has counted it
 	restored     bool // an earlier process has received it
-	kind         answers.Kind
+	kind         store.Kind
 	rcode        uint8
 	qtype        uint16
 	requestSize  uint16
@@ -96,7 +96,7 @@ type hit struct {
 }
 
 // set sets the hit for the answer of an entry to a query of a number of bytes.
-func (h *hit) set(c *counters, e *answers.Entry, q *wire.Query, rcode int, client netip.Addr, queryLen int) {
+func (h *hit) set(c *counters, e *store.Entry, q *wire.Query, rcode int, client netip.Addr, queryLen int) {
 	*h = hit{
 		counters: c, do: q.DO, cached: e.Cached, beforeCache: e.Count != nil, kind: e.Kind, restored: e.Restored,
 		rcode: uint8(rcode), qtype: q.Type, // #nosec G115 -- a code of four bits

@@ -15,10 +15,10 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -292,7 +292,7 @@ func (w *explainedWriter) WriteMsg(m *dns.Msg) error {
 
 // Write implements dns.ResponseWriter.
 func (w *explainedWriter) Write(b []byte) (int, error) {
-	reply, err := answers.Unpack(b)
+	reply, err := store.Unpack(b)
 	if err != nil {
 		return 0, err
 	}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -33,17 +33,17 @@ func TestFindStored(t *testing.T) {
 		}
 		return m
 	}
-	popular := &answers.Popularity{Amount: 2, Gap: time.Hour}
+	popular := &store.Popularity{Amount: 2, Gap: time.Hour}
 	for _, e := range []struct {
 		name  string
-		entry *answers.Entry
+		entry *store.Entry
 		more  int
 	}{
-		{"hit.test.", &answers.Entry{Validity: valid}, 0},
-		{"expired.test.", &answers.Entry{Stored: now - time.Minute, Validity: validity.Validity{Expires: now - time.Second}}, 0},
-		{"waits.test.", &answers.Entry{Waits: true, Validity: valid}, 0},
-		{"long.test.", &answers.Entry{Validity: valid}, 200},
-		{"popular.test.", &answers.Entry{Stored: now, Validity: valid, Popularity: popular}, 0},
+		{"hit.test.", &store.Entry{Validity: valid}, 0},
+		{"expired.test.", &store.Entry{Stored: now - time.Minute, Validity: validity.Validity{Expires: now - time.Second}}, 0},
+		{"waits.test.", &store.Entry{Waits: true, Validity: valid}, 0},
+		{"long.test.", &store.Entry{Validity: valid}, 200},
+		{"popular.test.", &store.Entry{Stored: now, Validity: valid, Popularity: popular}, 0},
 	} {
 		e.entry.Cached = true
 		b.store(t, e.entry, addresses(e.name, e.more))
@@ -121,7 +121,7 @@ func TestFindStored(t *testing.T) {
 // TestCompare compares replies with a stored one.
 func TestCompare(t *testing.T) {
 	b := newBed(t, false)
-	b.store(t, &answers.Entry{Cached: true, Validity: validity.Validity{Expires: validity.Now() + time.Hour}}, addressReply("hit.test.", 1))
+	b.store(t, &store.Entry{Cached: true, Validity: validity.Validity{Expires: validity.Now() + time.Hour}}, addressReply("hit.test.", 1))
 	q := explain.Query{Name: "hit.test.", Type: dns.TypeA, Client: netip.MustParseAddr("10.0.0.1")}
 	_, packet, err := packetOf(q)
 	if err != nil {

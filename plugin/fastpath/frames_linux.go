@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -31,7 +31,7 @@ const defaultMaxTCPQueries = 128
 type frames struct {
 	buf [readLen]byte
 	lookup
-	patch   answers.Patch
+	patch   store.Patch
 	options []byte
 	random  random
 	output  batch.Batch
@@ -331,7 +331,7 @@ func (f *frames) append(c *connection, s *server, query []byte, size int, keepAl
 
 // appendNotified appends the stored answer to a query that requests notification to the output of the connection, and returns
 // its form, nil if the answer has no handles.
-func (f *frames) appendNotified(c *connection, s *server, query []byte) *answers.Answer {
+func (f *frames) appendNotified(c *connection, s *server, query []byte) *store.Answer {
 	if !f.query.Notify || c.session.Load() == nil {
 		return nil
 	}

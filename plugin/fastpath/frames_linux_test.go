@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -23,7 +23,7 @@ import (
 // names of the zone chain to the plugin chain.
 type wireAnswerer struct {
 	t     *testing.T
-	entry *answers.Entry
+	entry *store.Entry
 }
 
 func (a *wireAnswerer) ServeWire(b *batch.Batch, q *wirechain.Request) {
@@ -45,22 +45,22 @@ func (a *wireAnswerer) ServeWire(b *batch.Batch, q *wirechain.Request) {
 }
 
 // storedEntry returns an entry with the answer for a name, and stores it in a keyspace.
-func storedEntry(t testing.TB, keyspace *answers.Keyspace, name string) *answers.Entry {
+func storedEntry(t testing.TB, keyspace *store.Keyspace, name string) *store.Entry {
 	t.Helper()
-	reply, e := addressReply(name, 3), &answers.Entry{}
+	reply, e := addressReply(name, 3), &store.Entry{}
 	kit.Must(t, e.Fill(reply))
 	e.Expires = validity.Now() + time.Hour
 	var q wire.Query
-	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
+	packed, ok := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
 	if !ok {
 		t.Fatal("no key")
 	}
-	answers.Shared.Put(keyspace, keyspace.Key(nil, packed, &q), e)
+	store.Shared.Put(keyspace, keyspace.Key(nil, packed, &q), e)
 	return e
 }
 
 // withRoute returns the configuration of a server with one route for all names.
-func withRoute(t *testing.T, keyspace *answers.Keyspace, wire wirechain.Handler) func(*server) {
+func withRoute(t *testing.T, keyspace *store.Keyspace, wire wirechain.Handler) func(*server) {
 	return func(s *server) {
 		s.routes = routes{byZone: map[string]*route{}}
 		counting := &counters{server: s.Addr, zone: ".", plugin: "next", dns: true}
@@ -71,10 +71,10 @@ func withRoute(t *testing.T, keyspace *answers.Keyspace, wire wirechain.Handler)
 // TestWireOverTCP has stored answers, answers of wire handlers and replies of the plugin chain on one connection, with and
 // without edns-tcp-keepalive.
 func TestWireOverTCP(t *testing.T) {
-	keyspace := answers.Shared.NewKeyspace()
+	keyspace := store.Shared.NewKeyspace()
 	defer keyspace.Drop()
 	storedEntry(t, keyspace, "stored.example.")
-	other := answers.Shared.NewKeyspace()
+	other := store.Shared.NewKeyspace()
 	defer other.Drop()
 	handler := &wireAnswerer{t: t, entry: storedEntry(t, other, "wire.example.")}
 	l, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
@@ -156,7 +156,7 @@ func streamPair(t testing.TB, s *server) (p *poller, c *connection, client int) 
 
 // TestHitsOverTCPAllocateNothing answers pipelined queries from the store.
 func TestHitsOverTCPAllocateNothing(t *testing.T) {
-	keyspace := answers.Shared.NewKeyspace()
+	keyspace := store.Shared.NewKeyspace()
 	defer keyspace.Drop()
 	storedEntry(t, keyspace, "stored.example.")
 	s := newServer(t, echo)

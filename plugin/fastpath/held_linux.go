@@ -8,9 +8,9 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
@@ -99,7 +99,7 @@ func (t *heldTable) hold(l *lookup, r *request) bool {
 	if len(r.query) > maxHeldQuery {
 		return false
 	}
-	name := answers.KeyName(l.key[:l.keyLen])
+	name := store.KeyName(l.key[:l.keyLen])
 	const attempts = 3 // while the Service changes
 	for range attempts {
 		w, ok := l.route.awaiter.AwaitName(name, l.query.Search)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -138,8 +138,8 @@ func TestHeldHandles(t *testing.T) {
 		packed := kit.Pack(t, q)
 		c.send(packed)
 		awaitCount(t, "held queries", 1, func() int { return int(valueOf(t, f.counters.Waiting)) })
-		storeAnswer(t, keyspace, name, 2, &answers.Entry{Validity: bound(service), Views: views{}})
-		storeView(t, keyspace, name, 2, &answers.Entry{Validity: bound(service)})
+		storeAnswer(t, keyspace, name, 2, &store.Entry{Validity: bound(service), Views: views{}})
+		storeView(t, keyspace, name, 2, &store.Entry{Validity: bound(service)})
 		f.create(name)
 		b, err := c.read()
 		if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/kernel"
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/leases"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -151,12 +151,12 @@ func (k *kernelAnswers) setLease(address netip.AddrPort, until time.Time) {
 
 // open loads the program, and attaches it to the interfaces of pods. After an error, shut has to be called.
 func (k *kernelAnswers) open(forced bool) (err error) {
-	if err := kernel.CheckBudget(answers.Shared); err != nil {
+	if err := kernel.CheckBudget(store.Shared); err != nil {
 		return err // the budget may be that of a reload
 	}
 	switch {
 	case k.table == nil:
-		if k.table, err = kernel.NewTable(answers.Shared); err != nil {
+		if k.table, err = kernel.NewTable(store.Shared); err != nil {
 			return err
 		}
 	case k.forced == forced:
@@ -242,7 +242,7 @@ func (r *reader) offer(l *kernelListener, client netip.Addr) {
 	if q.Type == dns.TypeAAAA && rt.dns64 != nil && translates(rt.dns64, e, q) {
 		return // a copy is for clients of both families
 	}
-	name := answers.KeyName(r.key[:r.keyLen])
+	name := store.KeyName(r.key[:r.keyLen])
 	list, ok := uint32(0), true
 	if rt.search != nil {
 		if list, ok = listFor(rt.search, client, name, e); !ok {
@@ -262,7 +262,7 @@ func (r *reader) offer(l *kernelListener, client netip.Addr) {
 
 // listFor returns the search list with which a client's query for a name has found an entry. It returns false if the list has
 // changed since, and if it is unknown: autopath counts such queries by reason, so they have to reach it.
-func listFor(searches block.Searches, client netip.Addr, name []byte, e *answers.Entry) (list uint32, ok bool) {
+func listFor(searches block.Searches, client netip.Addr, name []byte, e *store.Entry) (list uint32, ok bool) {
 	list = searches.ListOf(client)
 	search := searches.Search(client, name)
 	if list == 0 || list != searches.ListOf(client) {
@@ -279,10 +279,10 @@ type kernelCounter struct {
 	hit      hit
 	query    int // length of a query without an OPT record
 	options  uint16
-	counters [3]answers.Counter
+	counters [3]store.Counter
 }
 
-func newKernelCounter(c *counters, e *answers.Entry, q *wire.Query, each [3]answers.Counter) *kernelCounter {
+func newKernelCounter(c *counters, e *store.Entry, q *wire.Query, each [3]store.Counter) *kernelCounter {
 	k := &kernelCounter{query: q.QuestionEnd(), counters: each}
 	plain := *q
 	plain.EDNS = false

@@ -13,9 +13,9 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/leases"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/test/kit"
 	netns "github.com/nearside-dns/nearside/test/namespace"
 )
@@ -38,7 +38,7 @@ func (b *kernelBed) listen(l *listener, i int, kernel, forced bool) *listener {
 	if l == nil {
 		l = &listener{address: fmt.Sprintf("dns://169.254.20.%d:%d", i, 5300+i)}
 	}
-	blk := &block.Block{Kernel: kernel, Keyspace: answers.Shared.NewKeyspace()}
+	blk := &block.Block{Kernel: kernel, Keyspace: store.Shared.NewKeyspace()}
 	l.server.Store(&server{kernelForced: forced, blocks: map[string]*servedBlock{".": {Block: blk}}})
 	b.serve(l)
 	return l
@@ -58,7 +58,7 @@ func TestInKernel(t *testing.T) {
 		{"bufsize", servedBlock{Block: &block.Block{Kernel: true}, Eligibility: block.Eligibility{BufSize: 4096}}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			tc.block.Keyspace = answers.Shared.NewKeyspace()
+			tc.block.Keyspace = store.Shared.NewKeyspace()
 			if got := tc.block.route("", ".").kernel; got != tc.want {
 				t.Errorf("route: %t, want %t", got, tc.want)
 			}
@@ -202,10 +202,10 @@ func (s *switchingSearches) ListOf(netip.Addr) uint32 {
 // TestListFor has search lists that change between the look-up of an entry and its offer.
 func TestListFor(t *testing.T) {
 	client := netip.MustParseAddr("10.244.1.2")
-	if _, ok := listFor(&switchingSearches{}, client, nil, &answers.Entry{}); ok {
+	if _, ok := listFor(&switchingSearches{}, client, nil, &store.Entry{}); ok {
 		t.Error("a list that has changed is accepted")
 	}
-	if list, ok := listFor(&switchingSearches{calls: 2}, client, nil, &answers.Entry{}); !ok || list != 2 {
+	if list, ok := listFor(&switchingSearches{calls: 2}, client, nil, &store.Entry{}); !ok || list != 2 {
 		t.Errorf("list %d, %t", list, ok)
 	}
 }

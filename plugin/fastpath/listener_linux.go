@@ -16,10 +16,10 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin/pkg/transport"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/sockets"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // server is a CoreDNS server of one configuration, as its listener uses it.
@@ -32,8 +32,8 @@ type server struct {
 	blocks  map[string]*servedBlock // by zone
 	// kernelForced is set if a server block of the configuration has option kernel force: the interfaces are those of all servers.
 	kernelForced bool
-	opcodes      map[int]bool        // accepted besides QUERY and NOTIFY
-	generated    []*answers.Keyspace // whose answers are valid by Generations
+	opcodes      map[int]bool      // accepted besides QUERY and NOTIFY
+	generated    []*store.Keyspace // whose answers are valid by Generations
 	// answersAtOnce is set when the server is not used any more: no query waits for a name. Guarded by the mutex of heldTable.
 	answersAtOnce bool
 	references    atomic.Int64 // of readers and of queries in progress
@@ -132,7 +132,7 @@ func skipPathMTUDiscovery(own *net.UDPConn) {
 // storeByGeneration has answers that are valid by Generations alone stored, and returns a function that undoes it. The
 // registry's mutex is locked until then: servers with a server block in common start one after the other.
 func (s *server) storeByGeneration() (undo func()) {
-	var changed []*answers.Keyspace
+	var changed []*store.Keyspace
 	for _, k := range s.generated {
 		if !k.ByGeneration.Swap(true) {
 			changed = append(changed, k)

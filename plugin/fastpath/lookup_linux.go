@@ -10,9 +10,9 @@ import (
 	"github.com/coredns/coredns/plugin/dns64"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -25,17 +25,17 @@ type lookup struct {
 	single  bool          // the plugins have ignored the search list of the query, and answered its name alone
 	reply   []byte        // of the plugin chain, whose entry may have ended already; nil without one
 	since   time.Duration // the plugin chain has made the reply since then
-	key     [answers.MaxKey]byte
-	listKey [answers.MaxKey]byte
+	key     [store.MaxKey]byte
+	listKey [store.MaxKey]byte
 
 	// The result for the last query.
 	route    *route
-	entry    *answers.Entry
-	counters [3]answers.Counter // of the answer; unused ones are nil
-	viewed   bool               // the entry is for some callers only
-	unnamed  bool               // it is for the callers at the address of the client, whatever the query
-	beyond   bool               // the TTL has passed: a session vouches for the answer
-	wire     bool               // without a fresh entry: the wire handlers of the route may answer
+	entry    *store.Entry
+	counters [3]store.Counter // of the answer; unused ones are nil
+	viewed   bool             // the entry is for some callers only
+	unnamed  bool             // it is for the callers at the address of the client, whatever the query
+	beyond   bool             // the TTL has passed: a session vouches for the answer
+	wire     bool             // without a fresh entry: the wire handlers of the route may answer
 	keyLen   int
 }
 
@@ -46,7 +46,7 @@ var localhost = []byte("\x09localhost")
 // formOf.
 func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration) bool {
 	q := &l.query
-	l.route, l.entry, l.counters = nil, nil, [3]answers.Counter{}
+	l.route, l.entry, l.counters = nil, nil, [3]store.Counter{}
 	l.viewed, l.unnamed, l.beyond, l.wire = false, false, false, false
 	if !q.Parse(in) {
 		return false
@@ -54,10 +54,10 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	if l.single {
 		q.Search = nil
 	}
-	key := answers.AppendKey(l.key[:0], 0, in, q) // with capacity for a view
+	key := store.AppendKey(l.key[:0], 0, in, q) // with capacity for a view
 	l.keyLen = len(key)
 	// CoreDNS dispatches a question for DS to the block of a parent zone, if there is one.
-	name := answers.KeyName(key)
+	name := store.KeyName(key)
 	if l.route = s.routes.find(name); l.route == nil || l.route.keyspace == 0 || q.Type == dns.TypeDS || q.Type == dns.TypeANY {
 		return false // plugin any answers queries of type ANY, also if plugin rewrite makes others of that type
 	}
@@ -67,7 +67,7 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	if limit := l.route.bufSize; limit > 0 && q.UDPSize > limit {
 		q.UDPSize = limit
 	}
-	answers.SetKeyspace(key, l.route.keyspace)
+	store.SetKeyspace(key, l.route.keyspace)
 	l.findEntry(key, in, client, now)
 	e := l.entry
 	translated := mayTranslate(l.route.dns64, q, client)
@@ -87,7 +87,7 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 }
 
 // isLogged reports whether plugin log may log the answer to a query, given what it logs.
-func isLogged(logged block.Logged, e *answers.Entry, q *wire.Query) bool {
+func isLogged(logged block.Logged, e *store.Entry, q *wire.Query) bool {
 	kind, rcode := block.LoggedError, e.Plain.Rcode()
 	switch answered := e.Plain.HasAnswers(); {
 	case answered && rcode == dns.RcodeSuccess:
@@ -104,7 +104,7 @@ func mayTranslate(d *dns64.DNS64, q *wire.Query, client netip.Addr) bool {
 }
 
 // translates reports whether plugin dns64 may replace an answer by one with addresses of IPv4 (RFC 6147 section 5.1).
-func translates(d *dns64.DNS64, e *answers.Entry, q *wire.Query) bool {
+func translates(d *dns64.DNS64, e *store.Entry, q *wire.Query) bool {
 	if e.Plain.Rcode() == dns.RcodeNameError {
 		return q.DO || e.Plain.HasAnswers() // with an expired signature, or an alias
 	}
@@ -113,7 +113,7 @@ func translates(d *dns64.DNS64, e *answers.Entry, q *wire.Query) bool {
 
 // isRewritten reports whether plugin rewrite changes queries for a name, in wire form and lower case, so that a stored answer for the
 // name itself is not theirs.
-func isRewritten(rules block.Rewrites, e *answers.Entry, name []byte, qtype uint16) bool {
+func isRewritten(rules block.Rewrites, e *store.Entry, name []byte, qtype uint16) bool {
 	return e.Memo(func() bool { return changesName(rules, name, qtype) })
 }
 
@@ -127,37 +127,37 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 	rt, server := l.route, l.route.counters.server
 	var search block.Search
 	if rt.search != nil && l.query.Search == nil && !l.nested && !l.single {
-		search = rt.search.Search(client, answers.KeyName(key))
+		search = rt.search.Search(client, store.KeyName(key))
 	}
 	if search.List != 0 {
-		listed := answers.AppendKeyList(append(l.listKey[:0], key...), search.List)
-		if e := answers.Shared.Get(listed); e != nil && e.Fresh(now) {
-			l.entry, l.counters = e, [3]answers.Counter{e.Count.Counter(server), search.Client}
+		listed := store.AppendKeyList(append(l.listKey[:0], key...), search.List)
+		if e := store.Shared.Get(listed); e != nil && e.Fresh(now) {
+			l.entry, l.counters = e, [3]store.Counter{e.Count.Counter(server), search.Client}
 			return
 		}
 	}
-	e := answers.Shared.Get(key)
-	var view answers.View
+	e := store.Shared.Get(key)
+	var view store.View
 	if l.viewed = e != nil && e.Views != nil; l.viewed {
 		if option := l.query.CallerData(in); l.reply != nil {
-			e, view = answers.Shared.FindView(e, key, client, option)
+			e, view = store.Shared.FindView(e, key, client, option)
 		} else {
-			e, view = answers.Shared.GetView(e, key, now, client, option)
+			e, view = store.Shared.GetView(e, key, now, client, option)
 		}
 		l.unnamed = !view.Named
 	}
 	switch {
 	case e == nil || search.List != 0 && !e.Plain.HasData():
 	case e.Count != nil: // its plugin precedes the one with search lists in the chain
-		l.entry, l.counters = e, [3]answers.Counter{e.Count.Counter(server), view.Callers}
+		l.entry, l.counters = e, [3]store.Counter{e.Count.Counter(server), view.Callers}
 	default:
-		l.entry, l.counters = e, [3]answers.Counter{search.Count, search.Client, view.Callers}
+		l.entry, l.counters = e, [3]store.Counter{search.Count, search.Client, view.Callers}
 	}
 }
 
 // isMade reports whether an entry that has ended has the reply of the plugin chain, or a later one. An entry that the chain did
 // not store was current when the chain made the reply: it is later, or has the same records.
-func (l *lookup) isMade(e *answers.Entry, in []byte) bool {
+func (l *lookup) isMade(e *store.Entry, in []byte) bool {
 	switch {
 	case l.reply == nil:
 		return false
@@ -165,7 +165,7 @@ func (l *lookup) isMade(e *answers.Entry, in []byte) bool {
 		return true
 	}
 	reply := new(dns.Msg)
-	stored, err := e.Message(in, l.query, new(answers.Patch))
+	stored, err := e.Message(in, l.query, new(store.Patch))
 	return err == nil && reply.Unpack(l.reply) == nil && reply.Rcode == stored.Rcode && slices.Equal(recordsOf(reply), recordsOf(stored))
 }
 
@@ -236,7 +236,7 @@ func fragmentOf(client netip.Addr) int {
 
 // formOf returns the form of an entry that is sent to a client whose replies may have limit bytes, nil if the plugin chain
 // has to make the reply. It sets Shuffle of the patch.
-func formOf(rt *route, e *answers.Entry, q *wire.Query, p *answers.Patch, limit, fragments int, random *random) *answers.Answer {
+func formOf(rt *route, e *store.Entry, q *wire.Query, p *store.Patch, limit, fragments int, random *random) *store.Answer {
 	form := shuffledForm(rt, e, q, p, limit, fragments, random)
 	if form != nil && rt.shuffle && form.Ordered() {
 		p.Shuffle = 0 // the plugin chain gets the patch
@@ -246,7 +246,7 @@ func formOf(rt *route, e *answers.Entry, q *wire.Query, p *answers.Patch, limit,
 }
 
 // shuffledForm is formOf for a client that accepts the stored order of records that Shuffle does not permute.
-func shuffledForm(rt *route, e *answers.Entry, q *wire.Query, p *answers.Patch, limit, fragments int, random *random) *answers.Answer {
+func shuffledForm(rt *route, e *store.Entry, q *wire.Query, p *store.Patch, limit, fragments int, random *random) *store.Answer {
 	if q.Upper && !e.AnyCase {
 		return nil
 	}

@@ -7,9 +7,9 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
@@ -17,9 +17,9 @@ import (
 )
 
 // hitBench returns a server with one stored answer, and a query for it in wire form.
-func hitBench(b *testing.B, e *answers.Entry) (s *server, packed []byte) {
+func hitBench(b *testing.B, e *store.Entry) (s *server, packed []byte) {
 	b.Helper()
-	keyspace := answers.Shared.NewKeyspace()
+	keyspace := store.Shared.NewKeyspace()
 	b.Cleanup(keyspace.Drop)
 	s = &server{routes: routes{byZone: map[string]*route{}}}
 	counting := &counters{server: "dns://:53", zone: ".", cache: newCountedCache()}
@@ -33,7 +33,7 @@ func hitBench(b *testing.B, e *answers.Entry) (s *server, packed []byte) {
 	if err != nil || !q.Parse(packed) {
 		b.Fatalf("no query: %v", err)
 	}
-	answers.Shared.Put(keyspace, keyspace.Key(nil, packed, &q), e)
+	store.Shared.Put(keyspace, keyspace.Key(nil, packed, &q), e)
 	return s, packed
 }
 
@@ -59,15 +59,15 @@ func BenchmarkHit(b *testing.B) {
 }
 
 // hitEntries are entries of plugin cache, without the answer.
-func hitEntries(t testing.TB) map[string]*answers.Entry {
+func hitEntries(t testing.TB) map[string]*store.Entry {
 	now := validity.Now()
 	s := heardSession(t)
-	vouched := func(expires time.Duration, handles ...uint64) *answers.Entry {
-		return &answers.Entry{Cached: true, Stored: now - time.Hour, Validity: validity.Validity{Expires: expires, Voucher: s.Voucher(handles)}}
+	vouched := func(expires time.Duration, handles ...uint64) *store.Entry {
+		return &store.Entry{Cached: true, Stored: now - time.Hour, Validity: validity.Validity{Expires: expires, Voucher: s.Voucher(handles)}}
 	}
 	popular := vouched(now-time.Second, 1, 2)
-	popular.Popularity = &answers.Popularity{Amount: 1, Gap: time.Minute}
-	return map[string]*answers.Entry{
+	popular.Popularity = &store.Popularity{Amount: 1, Gap: time.Minute}
+	return map[string]*store.Entry{
 		"within TTL":           {Cached: true, Stored: now, Validity: validity.Validity{Expires: now + time.Hour}},
 		"vouched, within TTL":  vouched(now+time.Hour, 1, 2),
 		"vouched, beyond TTL":  vouched(now-time.Second, 1, 2),
@@ -92,7 +92,7 @@ func heardSession(t testing.TB) *vouch.Session {
 func TestDispatchedVouchedHit(t *testing.T) {
 	b := newWireBed(t, 0, nil)
 	now := validity.Now()
-	e := &answers.Entry{Cached: true, Validity: validity.Validity{Expires: now - time.Second, Voucher: heardSession(t).Voucher([]uint64{1})}}
+	e := &store.Entry{Cached: true, Validity: validity.Validity{Expires: now - time.Second, Voucher: heardSession(t).Voucher([]uint64{1})}}
 	b.store(t, e, addressReply("hit.test.", 1))
 	packed, err := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).Pack()
 	q := &wirechain.Request{Packed: packed, Client: clientAddress(1), Answerer: discard{}}
@@ -114,17 +114,17 @@ func TestVouchedHits(t *testing.T) {
 	now := validity.Now()
 	for name, tt := range map[string]struct {
 		expires    time.Duration
-		popularity *answers.Popularity
+		popularity *store.Popularity
 		beyond     float64 // hits of ten
 	}{
 		"within the TTL":      {now + time.Hour, nil, 0},
 		"beyond the TTL":      {now - time.Second, nil, 10},
-		"beyond, popular":     {now - time.Second, &answers.Popularity{Amount: 1, Gap: time.Minute}, 10},
-		"within, popular now": {now + time.Hour, &answers.Popularity{Amount: 1, Gap: time.Minute}, 0},
+		"beyond, popular":     {now - time.Second, &store.Popularity{Amount: 1, Gap: time.Minute}, 10},
+		"within, popular now": {now + time.Hour, &store.Popularity{Amount: 1, Gap: time.Minute}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, false)
-			e := &answers.Entry{
+			e := &store.Entry{
 				Cached: true, Stored: now - time.Hour, Popularity: tt.popularity,
 				Validity: validity.Validity{Expires: tt.expires, Voucher: s.Voucher([]uint64{1, 2})},
 			}

@@ -11,8 +11,8 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -24,17 +24,17 @@ var outputs = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b
 const maxPooled = 128 << 10
 
 // answer implements destination.
-func (c *connection) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
+func (c *connection) answer(b *batch.Batch, r *request, e *store.Entry, p *store.Patch) bool {
 	return c.answerWith(b, r, e, p, false)
 }
 
 // answer implements destination.
-func (o *optioned) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
+func (o *optioned) answer(b *batch.Batch, r *request, e *store.Entry, p *store.Patch) bool {
 	return o.answerWith(b, r, e, p, true)
 }
 
 // answerWith appends the answer of an entry to the output, and counts it.
-func (c *connection) answerWith(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch, keepAlive bool) bool {
+func (c *connection) answerWith(b *batch.Batch, r *request, e *store.Entry, p *store.Patch, keepAlive bool) bool {
 	form := c.append(b, r, e, p, keepAlive)
 	if form == nil {
 		return false
@@ -44,7 +44,7 @@ func (c *connection) answerWith(b *batch.Batch, r *request, e *answers.Entry, p 
 }
 
 // countOverTCP counts the answer to a query over TCP.
-func (r *request) countOverTCP(e *answers.Entry, form *answers.Answer) {
+func (r *request) countOverTCP(e *store.Entry, form *store.Answer) {
 	var h hit
 	h.set(r.route.counters, e, &r.Query, form.Rcode(), r.Client, len(r.Packed))
 	h.protocol, h.counted = protocolTCP, r.wire != nil
@@ -52,7 +52,7 @@ func (r *request) countOverTCP(e *answers.Entry, form *answers.Answer) {
 }
 
 // append appends the answer of an entry to the output, and returns its form, nil if the entry has none for the client.
-func (c *connection) append(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch, keepAlive bool) *answers.Answer {
+func (c *connection) append(b *batch.Batch, r *request, e *store.Entry, p *store.Patch, keepAlive bool) *store.Answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q, patch := &r.Query, *p // the plugin chain gets the patch without the option
@@ -77,7 +77,7 @@ func (c *connection) announces(keepAlive bool) bool {
 }
 
 // appendFrame appends an answer with its length.
-func appendFrame(out []byte, form *answers.Answer, query []byte, q *wire.Query, p *answers.Patch) []byte {
+func appendFrame(out []byte, form *store.Answer, query []byte, q *wire.Query, p *store.Patch) []byte {
 	start := len(out)
 	out = form.AppendReply(append(out, 0, 0), query, q, p)
 	binary.BigEndian.PutUint16(out[start:], uint16(len(out)-start-lengthLen)) // #nosec G115 -- formOf limits it

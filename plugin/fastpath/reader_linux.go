@@ -11,8 +11,8 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -52,7 +52,7 @@ type reader struct {
 
 	lookup
 	kernel *kernelListener // of the batch
-	patch  answers.Patch
+	patch  store.Patch
 	random random
 	output batch.Batch
 

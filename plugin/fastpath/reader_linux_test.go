@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -44,14 +44,14 @@ func (c *countedCache) Covers(string) bool                  { return true }
 type bed struct {
 	*reader
 	client   *net.UDPConn
-	keyspace *answers.Keyspace
+	keyspace *store.Keyspace
 	cache    *countedCache
 }
 
 // newBed returns a bed whose reader runs only when read is called.
 func newBed(t *testing.T, shuffle bool) *bed {
 	t.Helper()
-	b := &bed{keyspace: answers.Shared.NewKeyspace(), cache: newCountedCache()}
+	b := &bed{keyspace: store.Shared.NewKeyspace(), cache: newCountedCache()}
 	t.Cleanup(func() { b.keyspace.Drop() })
 	s := newServer(t, func(w dns.ResponseWriter, m *dns.Msg) {
 		if err := w.WriteMsg(new(dns.Msg).SetRcode(m, dns.RcodeRefused)); err != nil {
@@ -74,21 +74,21 @@ func newBed(t *testing.T, shuffle bool) *bed {
 }
 
 // store stores an answer to a question.
-func (b *bed) store(t *testing.T, e *answers.Entry, reply *dns.Msg) {
+func (b *bed) store(t *testing.T, e *store.Entry, reply *dns.Msg) {
 	t.Helper()
 	b.storeFor(t, e, reply, &dns.Msg{Question: reply.Question})
 }
 
 // storeFor stores the answer to a query.
-func (b *bed) storeFor(t *testing.T, e *answers.Entry, reply, query *dns.Msg) {
+func (b *bed) storeFor(t *testing.T, e *store.Entry, reply, query *dns.Msg) {
 	t.Helper()
 	kit.Must(t, e.Fill(reply))
 	var q wire.Query
-	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query)
+	packed, ok := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), query)
 	if !ok {
 		t.Fatal("no key")
 	}
-	answers.Shared.Put(b.keyspace, b.keyspace.Key(nil, packed, &q), e)
+	store.Shared.Put(b.keyspace, b.keyspace.Key(nil, packed, &q), e)
 }
 
 // query sends a query and runs the reader once.
@@ -158,15 +158,15 @@ func TestHitAllocatesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		records int
 		shuffle bool
-		entry   *answers.Entry
+		entry   *store.Entry
 		glue    int // records of the additional section
 	}{
-		"by generation":    {1, false, &answers.Entry{}, 0},
-		"of a cache":       {1, false, &answers.Entry{Cached: true, Stored: validity.Now(), Validity: validity.Validity{Expires: validity.Now() + time.Hour}}, 0},
-		"many addresses":   {20, true, &answers.Entry{}, 0},
-		"glue":             {1, true, &answers.Entry{}, 20},
-		"with popularity":  {1, false, &answers.Entry{Validity: validity.Validity{Expires: validity.Now() + time.Hour}, Popularity: &answers.Popularity{Amount: 5, Gap: time.Minute, From: validity.Now() + time.Hour}}, 0},
-		"with error codes": {1, false, &answers.Entry{Options: []byte{0, 15, 0, 2, 0, 3}}, 0},
+		"by generation":    {1, false, &store.Entry{}, 0},
+		"of a cache":       {1, false, &store.Entry{Cached: true, Stored: validity.Now(), Validity: validity.Validity{Expires: validity.Now() + time.Hour}}, 0},
+		"many addresses":   {20, true, &store.Entry{}, 0},
+		"glue":             {1, true, &store.Entry{}, 20},
+		"with popularity":  {1, false, &store.Entry{Validity: validity.Validity{Expires: validity.Now() + time.Hour}, Popularity: &store.Popularity{Amount: 5, Gap: time.Minute, From: validity.Now() + time.Hour}}, 0},
+		"with error codes": {1, false, &store.Entry{Options: []byte{0, 15, 0, 2, 0, 3}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, c.shuffle)
@@ -190,7 +190,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 
 func TestBatchesAreAnswered(t *testing.T) {
 	b := newBed(t, false)
-	b.store(t, &answers.Entry{}, addressReply("hit.test.", 1))
+	b.store(t, &store.Entry{}, addressReply("hit.test.", 1))
 	const rounds = 3*batchLen + 1
 	for range rounds {
 		packed, err := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).Pack()
@@ -212,7 +212,7 @@ func TestBatchesAreAnswered(t *testing.T) {
 // TestLongAnswers has more bytes of answers in a batch than one system call sends.
 func TestLongAnswers(t *testing.T) {
 	b := newBed(t, false)
-	b.store(t, &answers.Entry{}, addressReply("long.test.", 500))
+	b.store(t, &store.Entry{}, addressReply("long.test.", 500))
 	kit.Must(t, b.client.SetReadBuffer(4<<20))
 	query := new(dns.Msg).SetQuestion("long.test.", dns.TypeA).SetEdns0(16<<10, false)
 	packed := kit.Pack(t, query)
@@ -235,20 +235,20 @@ func TestLongAnswers(t *testing.T) {
 func TestHandedOver(t *testing.T) {
 	now := validity.Now()
 	for name, c := range map[string]struct {
-		entry *answers.Entry
+		entry *store.Entry
 		query *dns.Msg
 		hit   bool
 	}{
-		"stored":      {&answers.Entry{}, question("hit.test."), true},
-		"not stored":  {&answers.Entry{}, question("miss.test."), false},
-		"DS":          {&answers.Entry{}, new(dns.Msg).SetQuestion("hit.test.", dns.TypeDS), false},
-		"other type":  {&answers.Entry{}, new(dns.Msg).SetQuestion("hit.test.", dns.TypeAAAA), false},
-		"expired":     {&answers.Entry{Validity: validity.Validity{Expires: now}, Gone: now + time.Hour}, question("hit.test."), false},
-		"upper case":  {&answers.Entry{}, question("HIT.test."), false},
-		"any case":    {&answers.Entry{AnyCase: true}, question("HIT.test."), true},
-		"DO":          {&answers.Entry{}, question("hit.test.").SetEdns0(1232, true), false},
-		"EDNS option": {&answers.Entry{}, withOption(), false},
-		"popular":     {&answers.Entry{Validity: validity.Validity{Expires: now + time.Hour}, Popularity: &answers.Popularity{Amount: 1}}, question("hit.test."), false},
+		"stored":      {&store.Entry{}, question("hit.test."), true},
+		"not stored":  {&store.Entry{}, question("miss.test."), false},
+		"DS":          {&store.Entry{}, new(dns.Msg).SetQuestion("hit.test.", dns.TypeDS), false},
+		"other type":  {&store.Entry{}, new(dns.Msg).SetQuestion("hit.test.", dns.TypeAAAA), false},
+		"expired":     {&store.Entry{Validity: validity.Validity{Expires: now}, Gone: now + time.Hour}, question("hit.test."), false},
+		"upper case":  {&store.Entry{}, question("HIT.test."), false},
+		"any case":    {&store.Entry{AnyCase: true}, question("HIT.test."), true},
+		"DO":          {&store.Entry{}, question("hit.test.").SetEdns0(1232, true), false},
+		"EDNS option": {&store.Entry{}, withOption(), false},
+		"popular":     {&store.Entry{Validity: validity.Validity{Expires: now + time.Hour}, Popularity: &store.Popularity{Amount: 1}}, question("hit.test."), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, false)
@@ -348,7 +348,7 @@ func serveCounted(t *testing.T, server string, w dns.ResponseWriter, m *dns.Msg,
 func TestUnsendable(t *testing.T) {
 	b := newBed(t, false)
 	reply := addressReply("hit.test.", 1)
-	b.store(t, &answers.Entry{Cached: true, Validity: validity.Validity{Expires: validity.Now() + time.Hour}}, reply)
+	b.store(t, &store.Entry{Cached: true, Validity: validity.Validity{Expires: validity.Now() + time.Hour}}, reply)
 	packed := kit.Pack(t, question("hit.test."))
 	s := b.listener.server.Load()
 	before, answeredBefore := valueOf(t, s.metrics.droppedSend), valueOf(t, s.metrics.answered)
@@ -375,7 +375,7 @@ func TestUnsendable(t *testing.T) {
 	if got := valueOf(t, s.metrics.answered) - answeredBefore; got != 2 {
 		t.Errorf("%v are counted as answered, want 2", got)
 	}
-	if got := valueOf(t, b.cache.Hits[answers.Success]); got != 3 {
+	if got := valueOf(t, b.cache.Hits[store.Success]); got != 3 {
 		t.Errorf("%v hits, want 3: the cache counts before it answers", got)
 	}
 
@@ -404,23 +404,23 @@ func TestCounted(t *testing.T) {
 		return m
 	}
 	b, chain := newBed(t, false), t.Name()+" chain"
-	hits := map[answers.Kind]float64{}
+	hits := map[store.Kind]float64{}
 	for i, c := range []struct {
 		query   *dns.Msg
 		records int
 		rcode   int
-		kind    answers.Kind
+		kind    store.Kind
 	}{
-		{typed(dns.TypeA, func(*dns.Msg) {}), 1, dns.RcodeSuccess, answers.Success},
-		{typed(dns.TypeAAAA, func(*dns.Msg) {}), 0, dns.RcodeSuccess, answers.Denial},
-		{typed(dns.TypeHTTPS, func(m *dns.Msg) { m.SetEdns0(1232, false) }), 0, dns.RcodeSuccess, answers.Denial},
-		{typed(dns.TypeTXT, func(m *dns.Msg) { m.SetEdns0(4096, true) }), 0, dns.RcodeNameError, answers.Denial},
-		{typed(dns.TypeLOC, func(m *dns.Msg) { m.RecursionDesired = false }), 0, dns.RcodeServerFailure, answers.Denial},
-		{typed(dns.TypeCAA, func(m *dns.Msg) { m.SetEdns0(4096, false) }), 100, dns.RcodeSuccess, answers.Success},
+		{typed(dns.TypeA, func(*dns.Msg) {}), 1, dns.RcodeSuccess, store.Success},
+		{typed(dns.TypeAAAA, func(*dns.Msg) {}), 0, dns.RcodeSuccess, store.Denial},
+		{typed(dns.TypeHTTPS, func(m *dns.Msg) { m.SetEdns0(1232, false) }), 0, dns.RcodeSuccess, store.Denial},
+		{typed(dns.TypeTXT, func(m *dns.Msg) { m.SetEdns0(4096, true) }), 0, dns.RcodeNameError, store.Denial},
+		{typed(dns.TypeLOC, func(m *dns.Msg) { m.RecursionDesired = false }), 0, dns.RcodeServerFailure, store.Denial},
+		{typed(dns.TypeCAA, func(m *dns.Msg) { m.SetEdns0(4096, false) }), 100, dns.RcodeSuccess, store.Success},
 	} {
 		reply := addressReply("hit.test.", c.records)
 		reply.Question, reply.Rcode = c.query.Question, c.rcode
-		b.storeFor(t, &answers.Entry{Cached: true, Kind: c.kind, Validity: validity.Validity{Expires: validity.Now() + time.Hour}}, reply, c.query)
+		b.storeFor(t, &store.Entry{Cached: true, Kind: c.kind, Validity: validity.Validity{Expires: validity.Now() + time.Hour}}, reply, c.query)
 		for range i + 1 {
 			b.query(t, c.query)
 			if m := b.receive(t); m.Rcode != c.rcode || len(m.Answer) != c.records {
@@ -437,7 +437,7 @@ func TestCounted(t *testing.T) {
 			t.Errorf("%v hits of kind %v, want %v", got, kind, want)
 		}
 	}
-	if got, want := valueOf(t, b.cache.Requests), hits[answers.Success]+hits[answers.Denial]; got != want {
+	if got, want := valueOf(t, b.cache.Requests), hits[store.Success]+hits[store.Denial]; got != want {
 		t.Errorf("%v requests, want %v", got, want)
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // datagramLen is the maximum length of a query over UDP in bytes, the rest is cut off: a packet of the Internet is not
@@ -56,7 +56,7 @@ type destination interface {
 	send(reply []byte, mayWait bool) error
 	// answer appends the answer of an entry to the output of the batch, and reports whether the entry has a form for the
 	// client. The request may be released afterwards.
-	answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool
+	answer(b *batch.Batch, r *request, e *store.Entry, p *store.Patch) bool
 	// dropped is called before ended for a query that is dropped for overload. The destination may answer.
 	dropped(b *batch.Batch, query []byte)
 	// ended is called when the query was answered or dropped.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -17,8 +17,8 @@ func TestRestoredHits(t *testing.T) {
 	const hour = 3600
 	b := newBed(t, false)
 	now := validity.Now()
-	e := &answers.Entry{
-		Cached: true, Costly: true, Restored: true, Stored: now - hour*time.Second, Popularity: &answers.Popularity{Amount: 1},
+	e := &store.Entry{
+		Cached: true, Costly: true, Restored: true, Stored: now - hour*time.Second, Popularity: &store.Popularity{Amount: 1},
 		Options:  []byte{0, byte(dns.EDNS0EDE), 0, 2, 0, byte(dns.ExtendedErrorCodeStaleAnswer)},
 		Validity: validity.Validity{Expires: now + hour*time.Second},
 	}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/nearside-dns/nearside/test/property"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // slowRoutes is newRoutes in a form whose time grows with the third power of the number of zones.
@@ -124,7 +124,7 @@ func (r *route) equal(o *route) bool {
 // randomBlock returns a server block whose plugins have some zones.
 func randomBlock(random *rand.Rand, some func() []string) *servedBlock {
 	b := &servedBlock{
-		Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, prometheus: metrics.New(""), search: searcher{}, chain: newChain(1),
+		Block: &block.Block{Keyspace: store.Shared.NewKeyspace()}, prometheus: metrics.New(""), search: searcher{}, chain: newChain(1),
 		cache: &zonedCache{newCountedCache(), some()}, ownChains: map[string]*chain{},
 		labelZones: block.ZoneSet(some()), searchZones: block.ZoneSet(some()),
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -56,7 +56,7 @@ func senderOf(b *batch.Batch, socket *socket) *sender {
 }
 
 // answer implements destination.
-func (d *datagram) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
+func (d *datagram) answer(b *batch.Batch, r *request, e *store.Entry, p *store.Patch) bool {
 	q, s := &r.Query, senderOf(b, d.socket)
 	form := formOf(r.route, e, q, p, min(q.Limit(), maxHitLen), fragmentOf(r.Client), &s.random)
 	if form == nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/push/pushtest"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -39,7 +39,7 @@ func offer(t *testing.T) (withdraw func()) {
 }
 
 // storeAnswer stores the answer with some addresses for a name, or for the name and the ID of a search list.
-func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count int, e *answers.Entry, list ...uint32) {
+func storeAnswer(t testing.TB, keyspace *store.Keyspace, name string, count int, e *store.Entry, list ...uint32) {
 	t.Helper()
 	reply := addressReply(name, count)
 	if e.Views == nil {
@@ -50,18 +50,18 @@ func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count in
 }
 
 // putEntry stores an entry for the addresses of a name, or of the name and the ID of a search list.
-func putEntry(t testing.TB, keyspace *answers.Keyspace, name string, e *answers.Entry, list ...uint32) {
+func putEntry(t testing.TB, keyspace *store.Keyspace, name string, e *store.Entry, list ...uint32) {
 	t.Helper()
 	var q wire.Query
-	packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
+	packed, ok := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
 	if !ok {
 		t.Fatal("no key")
 	}
 	key := keyspace.Key(nil, packed, &q)
 	for _, id := range list {
-		key = answers.AppendKeyList(key, id)
+		key = store.AppendKeyList(key, id)
 	}
-	answers.Shared.Put(keyspace, key, e)
+	store.Shared.Put(keyspace, key, e)
 }
 
 // sessionClient is the client of a connection with a session.
@@ -246,9 +246,9 @@ func serverEnd(t *testing.T, l *listener, client net.Conn) *connection {
 }
 
 // newKeyspace returns a keyspace whose answers are stored until their Generations advance.
-func newKeyspace(t *testing.T) *answers.Keyspace {
+func newKeyspace(t *testing.T) *store.Keyspace {
 	t.Helper()
-	keyspace := answers.Shared.NewKeyspace()
+	keyspace := store.Shared.NewKeyspace()
 	t.Cleanup(keyspace.Drop)
 	keyspace.ByGeneration.Store(true)
 	return keyspace

@@ -12,10 +12,10 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -39,7 +39,7 @@ func TestDeafSession(t *testing.T) {
 		closed <- time.Since(begin)
 	}()
 	for i := range 100 {
-		storeAnswer(t, keyspace, "other.example.", 1, &answers.Entry{Validity: bound(d)})
+		storeAnswer(t, keyspace, "other.example.", 1, &store.Entry{Validity: bound(d)})
 		_, handles := other.ask("other.example.", notify)
 		begin := time.Now()
 		d.Advance()
@@ -144,14 +144,14 @@ func TestSessionsAfterReload(t *testing.T) {
 	old, next := new(watchable), new(watchable)
 	keyspace := newKeyspace(t)
 	l, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
-	storeAnswer(t, keyspace, "reload.example.", 1, &answers.Entry{Validity: bound(old)})
+	storeAnswer(t, keyspace, "reload.example.", 1, &store.Entry{Validity: bound(old)})
 	c := dialSession(t, address)
 	if _, handles := c.ask("reload.example.", notify); len(handles) != 1 {
 		t.Fatalf("handles %v", handles)
 	}
-	replacedServer, replaced := l.server.Load(), answers.Shared.NewKeyspace()
+	replacedServer, replaced := l.server.Load(), store.Shared.NewKeyspace()
 	defer replaced.Drop()
-	storeAnswer(t, replaced, "reload.example.", 2, &answers.Entry{Validity: bound(next)})
+	storeAnswer(t, replaced, "reload.example.", 2, &store.Entry{Validity: bound(next)})
 	conf := &block.Configuration{}
 	r := newRegistry()
 	r.all[l.address] = l
@@ -220,7 +220,7 @@ func TestReplacedServer(t *testing.T) {
 
 // TestStoredFromTheFirstQuery checks that answers are stored when a server begins to answer, and not if it cannot.
 func TestStoredFromTheFirstQuery(t *testing.T) {
-	keyspace := answers.Shared.NewKeyspace()
+	keyspace := store.Shared.NewKeyspace()
 	defer keyspace.Drop()
 	l, address := newStreamListener(t, echo)
 	r := newRegistry()
@@ -230,7 +230,7 @@ func TestStoredFromTheFirstQuery(t *testing.T) {
 		}
 		echo(w, m)
 	})
-	s.chain, s.generated = newChain(0), []*answers.Keyspace{keyspace}
+	s.chain, s.generated = newChain(0), []*store.Keyspace{keyspace}
 	if err := r.serve(l.address, s, nil, nil, true); err == nil || keyspace.ByGeneration.Load() {
 		t.Errorf("error %v without a socket, and answers are stored: %v", err, keyspace.ByGeneration.Load())
 	}
@@ -416,7 +416,7 @@ func TestNotifiedHitsAllocateNothing(t *testing.T) {
 	}
 	offer(t)
 	keyspace := newKeyspace(t)
-	storeAnswer(t, keyspace, "stored.example.", 3, &answers.Entry{Validity: bound(new(watchable), new(watchable))})
+	storeAnswer(t, keyspace, "stored.example.", 3, &store.Entry{Validity: bound(new(watchable), new(watchable))})
 	s := newServer(t, echo)
 	withRoute(t, keyspace, nil)(s)
 	p, c, client := sessionPair(t, s)

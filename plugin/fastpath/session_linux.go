@@ -10,10 +10,10 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -251,7 +251,7 @@ func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
 // appendNotified appends the stored answer of a lookup to the output, with handles, and behind it their invalidation if the
 // answer has ended meanwhile. options is a buffer for EDNS options. It returns the form of the answer, nil if the answer has no
 // handles. The mutex is locked.
-func (c *connection) appendNotified(s *server, l *lookup, query, options []byte, p *answers.Patch, random *random) *answers.Answer {
+func (c *connection) appendNotified(s *server, l *lookup, query, options []byte, p *store.Patch, random *random) *store.Answer {
 	var buf [dso.MaxHandles]uint64
 	handles := c.handles(s, l, buf[:0])
 	if len(handles) == 0 {
@@ -276,7 +276,7 @@ func (c *connection) appendNotified(s *server, l *lookup, query, options []byte,
 
 // endAdvanced ends the subscriptions to the Generations of an answer that have advanced since it was made, and returns their
 // handles. A Generation may never advance again. The other handles may stand for much else that is valid. The mutex is locked.
-func (c *connection) endAdvanced(e *answers.Entry, handles []uint64) (ended []uint64) {
+func (c *connection) endAdvanced(e *store.Entry, handles []uint64) (ended []uint64) {
 	for i, h := range handles {
 		b := &e.Bounds[i]
 		if g, ok := b.Generation.(push.Generation); ok && g.Load() != b.Number {
@@ -298,7 +298,7 @@ func appendHandles(options []byte, handles []uint64) []byte {
 type notified struct{ *connection }
 
 // answer implements destination. The answer has handles unless it depends on the client's address.
-func (n *notified) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
+func (n *notified) answer(b *batch.Batch, r *request, e *store.Entry, p *store.Patch) bool {
 	if form := n.appendEntry(b, r, e, p); form != nil {
 		r.countOverTCP(e, form)
 		return true
@@ -307,7 +307,7 @@ func (n *notified) answer(b *batch.Batch, r *request, e *answers.Entry, p *answe
 }
 
 // appendEntry appends the answer of an entry with handles to the output, and returns its form, nil if it has no handles.
-func (n *notified) appendEntry(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) *answers.Answer {
+func (n *notified) appendEntry(b *batch.Batch, r *request, e *store.Entry, p *store.Patch) *store.Answer {
 	c := n.connection
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -340,8 +340,8 @@ func (n *notifiedReply) lowerCase(m *dns.Msg) {
 	if !q.Parse(n.query) || !q.Upper {
 		return
 	}
-	var buf [answers.MaxKey]byte
-	lower := answers.KeyName(answers.AppendKey(buf[:0], 0, n.query, &q))
+	var buf [store.MaxKey]byte
+	lower := store.KeyName(store.AppendKey(buf[:0], 0, n.query, &q))
 	if rt := n.server.routes.find(lower); rt == nil || rt.keyspace == 0 {
 		return
 	}

@@ -10,11 +10,11 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -255,9 +255,9 @@ func TestNotOffered(t *testing.T) {
 // views has one view for all callers. Those with a valid option are identified by it, and the others by their address.
 type views struct{}
 
-func (views) View(_ netip.Addr, option []byte) answers.View {
+func (views) View(_ netip.Addr, option []byte) store.View {
 	_, _, ok := caller.Parse(option)
-	return answers.View{Number: 1, Named: ok}
+	return store.View{Number: 1, Named: ok}
 }
 
 // listed has a search list for each client, which is for names that begin with l.
@@ -280,18 +280,18 @@ func TestHandles(t *testing.T) {
 		s.routes.find([]byte{0}).search = listed{}
 	})
 	service, namespace := new(watchable), new(watchable)
-	storeAnswer(t, keyspace, "a.example.", 1, &answers.Entry{Validity: bound(service, namespace)})
-	storeAnswer(t, keyspace, "b.example.", 2, &answers.Entry{Validity: bound(service)})
+	storeAnswer(t, keyspace, "a.example.", 1, &store.Entry{Validity: bound(service, namespace)})
+	storeAnswer(t, keyspace, "b.example.", 2, &store.Entry{Validity: bound(service)})
 	cached := bound(namespace)
 	cached.Expires = validity.Now() + time.Hour
-	storeAnswer(t, keyspace, "cached.example.", 3, &answers.Entry{Validity: cached, Cached: true})
-	storeAnswer(t, keyspace, "upstream.example.", 4, &answers.Entry{Validity: cached})
-	storeAnswer(t, keyspace, "unwatched.example.", 5, &answers.Entry{Validity: bound(service, unwatched{})})
-	storeAnswer(t, keyspace, "option.example.", 6, &answers.Entry{Validity: bound(service), Options: []byte{0, 15, 0, 2, 0, 3}})
-	storeAnswer(t, keyspace, "viewed.example.", 7, &answers.Entry{Validity: bound(service), Views: views{}})
-	storeView(t, keyspace, "viewed.example.", 7, &answers.Entry{Validity: bound(service)})
-	storeAnswer(t, keyspace, "listed.example.", 8, &answers.Entry{Validity: bound(service), Count: uncounted{}}, 7)
-	storeAnswer(t, keyspace, "later.example.", 9, &answers.Entry{Validity: bound(service)})
+	storeAnswer(t, keyspace, "cached.example.", 3, &store.Entry{Validity: cached, Cached: true})
+	storeAnswer(t, keyspace, "upstream.example.", 4, &store.Entry{Validity: cached})
+	storeAnswer(t, keyspace, "unwatched.example.", 5, &store.Entry{Validity: bound(service, unwatched{})})
+	storeAnswer(t, keyspace, "option.example.", 6, &store.Entry{Validity: bound(service), Options: []byte{0, 15, 0, 2, 0, 3}})
+	storeAnswer(t, keyspace, "viewed.example.", 7, &store.Entry{Validity: bound(service), Views: views{}})
+	storeView(t, keyspace, "viewed.example.", 7, &store.Entry{Validity: bound(service)})
+	storeAnswer(t, keyspace, "listed.example.", 8, &store.Entry{Validity: bound(service), Count: uncounted{}}, 7)
+	storeAnswer(t, keyspace, "later.example.", 9, &store.Entry{Validity: bound(service)})
 	answeredBefore := valueOf(t, l.server.Load().metrics.answered)
 	c := dialSession(t, address)
 	known := map[string]uint64{}
@@ -350,10 +350,10 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// uncounted is an answers.ServerCounter without metrics.
+// uncounted is an store.ServerCounter without metrics.
 type uncounted struct{}
 
-func (uncounted) Counter(string) answers.Counter { return nil }
+func (uncounted) Counter(string) store.Counter { return nil }
 
 // unwatched is a Generation without Watch.
 type unwatched struct{}
@@ -361,11 +361,11 @@ type unwatched struct{}
 func (unwatched) Load() uint64 { return 0 }
 
 // storeView stores the answer of the view of type views.
-func storeView(t *testing.T, keyspace *answers.Keyspace, name string, count int, e *answers.Entry) {
+func storeView(t *testing.T, keyspace *store.Keyspace, name string, count int, e *store.Entry) {
 	t.Helper()
 	reply := addressReply(name, count)
 	kit.Must(t, e.Fill(reply))
 	var q wire.Query
-	packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
-	answers.Shared.Put(keyspace, binary.BigEndian.AppendUint32(keyspace.Key(nil, packed, &q), 1), e)
+	packed, _ := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), new(dns.Msg).SetQuestion(name, dns.TypeA))
+	store.Shared.Put(keyspace, binary.BigEndian.AppendUint32(keyspace.Key(nil, packed, &q), 1), e)
 }

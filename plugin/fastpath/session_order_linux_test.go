@@ -13,10 +13,10 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -48,11 +48,11 @@ func (d *data) change() int {
 }
 
 // storingChain returns the handler of a plugin chain that stores its replies as plugin kubernetes does.
-func storingChain(t *testing.T, keyspace *answers.Keyspace, names map[string]*data) func(w dns.ResponseWriter, m *dns.Msg) {
+func storingChain(t *testing.T, keyspace *store.Keyspace, names map[string]*data) func(w dns.ResponseWriter, m *dns.Msg) {
 	return func(w dns.ResponseWriter, m *dns.Msg) {
 		name := m.Question[0].Name
 		reply := new(dns.Msg).SetReply(m)
-		p := &answers.Properties{AnyCase: true}
+		p := &store.Properties{AnyCase: true}
 		if d := names[name]; d != nil {
 			var value int
 			value, p.Validity = d.read()
@@ -114,7 +114,7 @@ func TestEndedFirstAnswer(t *testing.T) {
 	offer(t)
 	d := &data{value: 2}
 	keyspace := newKeyspace(t)
-	old := &answers.Entry{Validity: bound(&d.watchable)}
+	old := &store.Entry{Validity: bound(&d.watchable)}
 	storeAnswer(t, keyspace, "old.example.", 9, old)
 	d.Advance()
 	_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
@@ -124,9 +124,9 @@ func TestEndedFirstAnswer(t *testing.T) {
 		_, v := d.read()
 		switch name {
 		case "all.example.":
-			keyspace.PutReply(m, reply, &answers.Properties{Validity: v})
+			keyspace.PutReply(m, reply, &store.Properties{Validity: v})
 		case "viewed.example.":
-			keyspace.PutReply(m, reply, &answers.Properties{Validity: v, Views: views{}, View: answers.View{Number: 1}})
+			keyspace.PutReply(m, reply, &store.Properties{Validity: v, Views: views{}, View: store.View{Number: 1}})
 		}
 		d.change()
 		_ = w.WriteMsg(reply)
@@ -175,13 +175,13 @@ func TestEndedOlderAnswer(t *testing.T) {
 		question      string
 		stored, reply func(name string) *dns.Msg
 		views         bool // only the entry with Views is older
-		popularity    *answers.Popularity
+		popularity    *store.Popularity
 		handles       int
 	}{
 		"the same":            {stored: same, reply: same, handles: 1},
 		"views":               {reply: same, views: true, handles: 1},
 		"upper case":          {question: "OLDER.Example.", stored: same, reply: same, handles: 1},
-		"to be prefetched":    {stored: same, reply: same, popularity: new(answers.Popularity), handles: 1},
+		"to be prefetched":    {stored: same, reply: same, popularity: new(store.Popularity), handles: 1},
 		"in another order":    {stored: same, reply: with(func(m *dns.Msg) { slices.Reverse(m.Answer) }), handles: 1},
 		"with another TTL":    {stored: same, reply: with(func(m *dns.Msg) { m.Answer[1].Header().Ttl = 3 }), handles: 1},
 		"with another serial": {stored: with(denied(7)), reply: with(denied(8)), handles: 1},
@@ -195,8 +195,8 @@ func TestEndedOlderAnswer(t *testing.T) {
 			_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
 				name := m.Question[0].Name
 				_, v := d.read()
-				e := &answers.Entry{Validity: v, Popularity: tt.popularity}
-				reply, p := tt.reply(name), &answers.Properties{Validity: v}
+				e := &store.Entry{Validity: v, Popularity: tt.popularity}
+				reply, p := tt.reply(name), &store.Properties{Validity: v}
 				reply.Id = m.Id
 				if tt.views {
 					e.Views, p.Views, p.View.Number = views{}, views{}, 1
@@ -237,8 +237,8 @@ func TestNewerAnswer(t *testing.T) {
 				_, v := d.read()
 				d.change()
 				_, current := d.read()
-				storeAnswer(t, keyspace, "new.example.", 3, &answers.Entry{Validity: current})
-				keyspace.PutReply(m, reply, &answers.Properties{Validity: v})
+				storeAnswer(t, keyspace, "new.example.", 3, &store.Entry{Validity: current})
+				keyspace.PutReply(m, reply, &store.Properties{Validity: v})
 				if ended {
 					d.change()
 				}
@@ -268,7 +268,7 @@ func TestPartlyEnded(t *testing.T) {
 	_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
 		reply := addressReply(m.Question[0].Name, 3)
 		reply.Id = m.Id
-		keyspace.PutReply(m, reply, &answers.Properties{Validity: bound(shared, &d.watchable)})
+		keyspace.PutReply(m, reply, &store.Properties{Validity: bound(shared, &d.watchable)})
 		d.change()
 		_ = w.WriteMsg(reply)
 	}, withRoute(t, keyspace, nil))
@@ -286,7 +286,7 @@ func TestPartlyEnded(t *testing.T) {
 func TestFullTTL(t *testing.T) {
 	offer(t)
 	keyspace, g := newKeyspace(t), new(watchable)
-	e := &answers.Entry{Validity: bound(g), Cached: true}
+	e := &store.Entry{Validity: bound(g), Cached: true}
 	storeAnswer(t, keyspace, "half.example.", 1, e)
 	ttl := addressReply("half.example.", 1).Answer[0].Header().Ttl
 	e.Stored -= time.Duration(ttl) * time.Second / 2
@@ -316,7 +316,7 @@ func TestManyEndpoints(t *testing.T) {
 					reply.Answer = append(reply.Answer, &dns.SRV{Hdr: h, Port: 80, Target: target.Header().Name})
 					reply.Extra = append(reply.Extra, target)
 				}
-				keyspace.PutReply(m, reply, &answers.Properties{Validity: bound(g)})
+				keyspace.PutReply(m, reply, &store.Properties{Validity: bound(g)})
 				_ = w.WriteMsg(reply)
 			}, withRoute(t, keyspace, nil), func(s *server) { s.routes.find([]byte{0}).shuffle = true })
 			c := dialSession(t, address)
@@ -335,7 +335,7 @@ func TestOtherPlugin(t *testing.T) {
 	offer(t)
 	keyspace := newKeyspace(t)
 	_, address := newStreamListener(t, echo, withRoute(t, keyspace, nil), func(s *server) { s.routes.find([]byte{0}).byGeneration = false })
-	storeAnswer(t, keyspace, "hosts.example.", 1, &answers.Entry{Validity: bound(new(watchable))})
+	storeAnswer(t, keyspace, "hosts.example.", 1, &store.Entry{Validity: bound(new(watchable))})
 	if m, handles := dialSession(t, address).ask("hosts.example.", notify); len(m.Answer) != 1 || len(handles) != 0 {
 		t.Errorf("handles %v in\n%v", handles, m)
 	}
@@ -351,7 +351,7 @@ func TestUpperCase(t *testing.T) {
 	anyCase := func(w dns.ResponseWriter, m *dns.Msg) {
 		if m.Question[0].Name == "serial.example." { // as a negative answer, whose SOA record has the zone of the question
 			_, v := d.read()
-			keyspace.PutReply(m, addressReply("serial.example.", 3), &answers.Properties{Validity: v})
+			keyspace.PutReply(m, addressReply("serial.example.", 3), &store.Properties{Validity: v})
 		}
 		chain(w, m)
 	}
@@ -412,14 +412,14 @@ func TestIgnoredSearchList(t *testing.T) {
 func TestWireHandles(t *testing.T) {
 	offer(t)
 	for name, tt := range map[string]struct {
-		store   func(*testing.T, *answers.Keyspace, *answers.Entry)
+		store   func(*testing.T, *store.Keyspace, *store.Entry)
 		handles int
 	}{
-		"stored": {func(t *testing.T, k *answers.Keyspace, e *answers.Entry) { storeAnswer(t, k, "wire.example.", 2, e) }, 1},
-		"by list": {func(t *testing.T, k *answers.Keyspace, e *answers.Entry) {
+		"stored": {func(t *testing.T, k *store.Keyspace, e *store.Entry) { storeAnswer(t, k, "wire.example.", 2, e) }, 1},
+		"by list": {func(t *testing.T, k *store.Keyspace, e *store.Entry) {
 			storeAnswer(t, k, "wire.example.", 2, e, 7)
 		}, 0},
-		"not stored": {func(*testing.T, *answers.Keyspace, *answers.Entry) {}, 0},
+		"not stored": {func(*testing.T, *store.Keyspace, *store.Entry) {}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			keyspace := newKeyspace(t)
@@ -447,7 +447,7 @@ func TestOtherCode(t *testing.T) {
 	keyspace := newKeyspace(t)
 	_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
 		_, v := d.read()
-		keyspace.PutReply(m, addressReply(m.Question[0].Name, 3), &answers.Properties{Validity: v})
+		keyspace.PutReply(m, addressReply(m.Question[0].Name, 3), &store.Properties{Validity: v})
 		_ = w.WriteMsg(new(dns.Msg).SetRcode(m, dns.RcodeServerFailure))
 	}, withRoute(t, keyspace, nil))
 	c := dialSession(t, address)
@@ -463,7 +463,7 @@ func TestOutdated(t *testing.T) {
 	keyspace := newKeyspace(t)
 	_, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
 	for i := range 20 {
-		e := &answers.Entry{Validity: bound(&advancing{new(watchable)})}
+		e := &store.Entry{Validity: bound(&advancing{new(watchable)})}
 		name := fmt.Sprintf("outdated%d.example.", i)
 		storeAnswer(t, keyspace, name, 1, e)
 		c := dialSession(t, address)
@@ -513,7 +513,7 @@ func TestNoOvertaking(t *testing.T) {
 		defer pushed.Done()
 		c.Push(dso.AppendInvalidate(nil, []uint64{1}))
 	}}
-	storeAnswer(t, keyspace, "order.example.", 1, &answers.Entry{Validity: bound(g)})
+	storeAnswer(t, keyspace, "order.example.", 1, &store.Entry{Validity: bound(g)})
 	query := framed(t, 1, "order.example.", notify)[lengthLen:]
 	f := &p.frames
 	f.now = validity.Now()

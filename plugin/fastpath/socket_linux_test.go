@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/test/kit"
 	ns "github.com/nearside-dns/nearside/test/namespace"
 )
@@ -100,7 +100,7 @@ func exchange(t *testing.T, s *socket, client *net.UDPConn, b byte) {
 func TestAnswersDoNotWakePoll(t *testing.T) {
 	b := newBed(t, false)
 	reply := addressReply("a.example.", 1)
-	b.store(t, &answers.Entry{}, reply)
+	b.store(t, &store.Entry{}, reply)
 	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func withDescriptor(s *socket, f func(fd int) error) (err error) {
 // TestQueryOfSender has a query that the sender received before it was detached.
 func TestQueryOfSender(t *testing.T) {
 	b := newBed(t, false)
-	b.store(t, &answers.Entry{}, addressReply("a.example.", 1))
+	b.store(t, &store.Entry{}, addressReply("a.example.", 1))
 	early := newSocket(t)
 	var err error
 	if b.client, err = net.DialUDP("udp", nil, early.conn.LocalAddr().(*net.UDPAddr)); err != nil {
@@ -168,7 +168,7 @@ func TestFloodBehindBandwidthLimitCostsNoOtherAnswer(t *testing.T) {
 	}
 	b := newBed(t, false)
 	b.reader = newReader(b.listener, newSocketOn(t, "10.9.0.1:53"))
-	b.store(t, &answers.Entry{}, addressReply("hit.test.", 1))
+	b.store(t, &store.Entry{}, addressReply("hit.test.", 1))
 	kit.Must(t, b.socket.conn.SetWriteDeadline(time.Now().Add(patience)))
 	flood := b.peer(t)
 	copy(unsafeIPv4(&flood.name), []byte{10, 9, 0, 2}) // no machine has it

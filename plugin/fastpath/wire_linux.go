@@ -7,9 +7,9 @@ import (
 	"github.com/coredns/coredns/plugin/metrics/vars"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -67,7 +67,7 @@ func (r *request) endWire() bool {
 }
 
 // Answer implements wirechain.Answerer.
-func (r *request) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
+func (r *request) Answer(b *batch.Batch, q *wirechain.Request, e *store.Entry, p store.Patch) {
 	if r.turn.Load()%2 != 0 { // a panic has ended the work
 		return
 	}
@@ -134,7 +134,7 @@ type dispatched struct {
 }
 
 // Answer implements wirechain.Answerer.
-func (d *dispatched) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
+func (d *dispatched) Answer(b *batch.Batch, q *wirechain.Request, e *store.Entry, p store.Patch) {
 	var h hit
 	h.set(d.route.counters, e, &q.Query, e.Plain.Rcode(), q.Client, len(q.Packed))
 	h.counted = d.counted

@@ -13,9 +13,9 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -66,9 +66,9 @@ func (b *wireBed) ask(t *testing.T, name string) {
 func (b *wireBed) awaitEnd(t *testing.T) { awaitIdle(t, b.route.chain, b.server) }
 
 // entryFor returns an entry with addresses of a name.
-func entryFor(t testing.TB, name string, count int) *answers.Entry {
+func entryFor(t testing.TB, name string, count int) *store.Entry {
 	t.Helper()
-	e := &answers.Entry{AnyCase: true}
+	e := &store.Entry{AnyCase: true}
 	kit.Must(t, e.Fill(addressReply(name, count)))
 	return e
 }
@@ -76,7 +76,7 @@ func entryFor(t testing.TB, name string, count int) *answers.Entry {
 // TestWireAnswer answers a query in wire form, before and after ServeWire returns.
 func TestWireAnswer(t *testing.T) {
 	e := entryFor(t, "miss.test.", 2)
-	answer := func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, e, answers.Patch{}) }
+	answer := func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, e, store.Patch{}) }
 	for name, handler := range map[string]wireHandler{
 		"at once": answer,
 		"later": func(_ *batch.Batch, q *wirechain.Request) {
@@ -124,7 +124,7 @@ func TestWirePass(t *testing.T) {
 			func(result any) bool { return result == "result" },
 		},
 		"too long for the client": {
-			func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, long, answers.Patch{Age: 7}) },
+			func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, long, store.Patch{Age: 7}) },
 			func(result any) bool {
 				stored, ok := result.(*wirechain.StoredResult)
 				return ok && stored.Entry == long && stored.Patch.Age == 7
@@ -255,7 +255,7 @@ func deafen(c *connection) {
 // query of another client, and no place remains taken. A handler that answers a query later than its panic ends no other one.
 func TestPanicInWireHandler(t *testing.T) {
 	e := entryFor(t, "miss.test.", 1)
-	answer := func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, e, answers.Patch{}) }
+	answer := func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, e, store.Patch{}) }
 	for name, c := range map[string]struct {
 		handler  wireHandler
 		answered bool
@@ -265,7 +265,7 @@ func TestPanicInWireHandler(t *testing.T) {
 		"before the answer, which comes": {func(*batch.Batch, *wirechain.Request) { panic("on purpose") }, false, true},
 		"after the answer":               {func(b *batch.Batch, q *wirechain.Request) { answer(b, q); panic("on purpose") }, true, false},
 		"after it has passed the query":  {func(b *batch.Batch, q *wirechain.Request) { q.Pass(b, q, nil); panic("on purpose") }, true, false},
-		"in the answer":                  {func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, nil, answers.Patch{}) }, false, false},
+		"in the answer":                  {func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, nil, store.Patch{}) }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var first *wirechain.Request
@@ -302,8 +302,8 @@ func TestPanicInWireHandler(t *testing.T) {
 // oneView is the Views of an answer that all callers get.
 type oneView struct{}
 
-// View implements answers.Views.
-func (oneView) View(netip.Addr, []byte) answers.View { return answers.View{Number: 1} }
+// View implements store.Views.
+func (oneView) View(netip.Addr, []byte) store.View { return store.View{Number: 1} }
 
 // TestDispatchOfViews has a stored answer that depends on the caller: a plugin that sends a query to answer another one
 // does not get it, since it would store its own answer for all callers.
@@ -318,14 +318,14 @@ func TestDispatchOfViews(t *testing.T) {
 		}
 		return q
 	}
-	b.store(t, &answers.Entry{}, addressReply("same.test.", 1))
+	b.store(t, &store.Entry{}, addressReply("same.test.", 1))
 	if !b.server.Dispatch(new(batch.Batch), query("same.test.")) {
 		t.Error("a stored answer for all callers is not used")
 	}
 	q := query("view.test.")
 	key := b.keyspace.Key(nil, q.Packed, &q.Query)
-	answers.Shared.Put(b.keyspace, key, &answers.Entry{Views: oneView{}})
-	answers.Shared.Put(b.keyspace, binary.BigEndian.AppendUint32(key, 1), entryFor(t, "view.test.", 1))
+	store.Shared.Put(b.keyspace, key, &store.Entry{Views: oneView{}})
+	store.Shared.Put(b.keyspace, binary.BigEndian.AppendUint32(key, 1), entryFor(t, "view.test.", 1))
 	var l lookup
 	if !l.find(b.server, q.Packed, q.Client, validity.Now()) {
 		t.Fatal("the view's answer is not found")
@@ -339,7 +339,7 @@ func TestDispatchOfViews(t *testing.T) {
 type discard struct{}
 
 // Answer implements wirechain.Answerer.
-func (discard) Answer(*batch.Batch, *wirechain.Request, *answers.Entry, answers.Patch) {}
+func (discard) Answer(*batch.Batch, *wirechain.Request, *store.Entry, store.Patch) {}
 
 // Pass implements wirechain.Answerer.
 func (discard) Pass(*batch.Batch, *wirechain.Request, any) {}
@@ -374,7 +374,7 @@ func TestWaitingInWireForm(t *testing.T) {
 		if depth := runtime.Callers(0, make([]uintptr, 1000)); depth > 100 {
 			t.Errorf("a stack of %d calls", depth)
 		}
-		q.Answer(out, q, e, answers.Patch{})
+		q.Answer(out, q, e, store.Patch{})
 	})
 	for range queries {
 		b.ask(t, "miss.test.")
@@ -385,7 +385,7 @@ func TestWaitingInWireForm(t *testing.T) {
 	hold = false
 	for _, q := range held {
 		var out batch.Batch
-		q.Answer(&out, q, e, answers.Patch{})
+		q.Answer(&out, q, e, store.Patch{})
 		out.Flush()
 	}
 	b.awaitEnd(t)
@@ -467,7 +467,7 @@ func TestCapacityOfUpstreams(t *testing.T) {
 // TestWireAllocatesNothing answers queries in wire form without allocations of the fast path itself.
 func TestWireAllocatesNothing(t *testing.T) {
 	e := entryFor(t, "miss.test.", 1)
-	b := newWireBed(t, 0, func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, e, answers.Patch{}) })
+	b := newWireBed(t, 0, func(b *batch.Batch, q *wirechain.Request) { q.Answer(b, q, e, store.Patch{}) })
 	packed := kit.Pack(t, new(dns.Msg).SetQuestion("miss.test.", dns.TypeA))
 	miss := b.answering(t, packed)
 	miss()

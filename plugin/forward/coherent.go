@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
@@ -62,7 +62,7 @@ func setVoucher(ctx context.Context, query *dns.Msg, v *vouch.Voucher) {
 	if v == nil || ctx.Value(withoutVoucherKey{}) != nil {
 		return
 	}
-	if p := answers.PropertiesOf(ctx, query); p != nil {
+	if p := store.PropertiesOf(ctx, query); p != nil {
 		p.Voucher = v
 	}
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
@@ -273,7 +273,7 @@ func overWire(t testing.TB, f *Forward, m *dns.Msg) passed {
 
 // throughChain queries through the plugin chain, as behind a cache.
 func throughChain(f plugin.Handler, m *dns.Msg) (answer, *vouch.Voucher) {
-	ctx, recorded := answers.Record(context.Background(), m)
+	ctx, recorded := store.Record(context.Background(), m)
 	return queryWith(ctx, f, m, false), recorded.Voucher
 }
 

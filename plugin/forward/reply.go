@@ -8,7 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -75,10 +75,10 @@ func (x *exchange) readReply(m *message, call *transport.Call, from *upstream, o
 }
 
 // unpackReply parses a reply of an unusual form: package dns decides whether it is well-formed, apart from the data of its records
-// (see answers.Unpack). A missing question is restored: the upstream could not read the query, or refuses it. A reply without all of
+// (see store.Unpack). A missing question is restored: the upstream could not read the query, or refuses it. A reply without all of
 // the records that its header counts is truncated.
 func (x *exchange) unpackReply(m *message, b []byte) error {
-	reply, err := answers.Unpack(b)
+	reply, err := store.Unpack(b)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
@@ -130,7 +130,7 @@ func (m *message) pack(reply *dns.Msg) error {
 
 // change changes the message by a function for an unpacked one.
 func (m *message) change(change func(*dns.Msg)) error {
-	reply, err := answers.Unpack(m.Message)
+	reply, err := store.Unpack(m.Message)
 	if err != nil {
 		return err
 	}

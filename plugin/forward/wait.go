@@ -9,9 +9,9 @@ import (
 	"github.com/miekg/dns"
 	ot "github.com/opentracing/opentracing-go"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
@@ -82,7 +82,7 @@ func (f *Forward) forwardMessage(ctx context.Context, state *request.Request, tr
 	if w.err != nil {
 		return forwarded{from: w.from}, w.err
 	}
-	reply, err := answers.Unpack(w.reply)
+	reply, err := store.Unpack(w.reply)
 	if err != nil { // readReply has checked it
 		return forwarded{from: w.from}, fmt.Errorf("unpack the reply: %w", err)
 	}

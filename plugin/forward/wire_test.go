@@ -14,9 +14,9 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -95,7 +95,7 @@ func exchangeOver(e wirechain.Exchanger, m *dns.Msg, tcp bool) (a answer, ok boo
 	case len(done) > 0:
 		a.err = fmt.Errorf("two results")
 	case r.err == nil:
-		if a.Msg, err = answers.Unpack(r.reply); err != nil {
+		if a.Msg, err = store.Unpack(r.reply); err != nil {
 			return answer{err: err}, true
 		}
 		a.Id, a.code = m.Id, a.Rcode

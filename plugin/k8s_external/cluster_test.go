@@ -15,8 +15,8 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/exposed"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -123,12 +123,12 @@ func (o *outside) Lookup(_ context.Context, _ request.Request, name string, qtyp
 }
 
 // next is the next plugin: its names do not exist, and it stores replies as told.
-type next struct{ properties answers.Properties }
+type next struct{ properties store.Properties }
 
 func (n *next) Name() string { return "next" }
 
 func (n *next) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	if p := answers.PropertiesOf(ctx, r); p != nil {
+	if p := store.PropertiesOf(ctx, r); p != nil {
 		*p = n.properties
 	}
 	return dns.RcodeSuccess, w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeRefused))
@@ -195,7 +195,7 @@ type recording struct {
 // Lookup implements upstreamer.
 func (r *recording) Lookup(ctx context.Context, _ request.Request, name string, qtype uint16) (*dns.Msg, error) {
 	q := new(dns.Msg).SetQuestion(name, qtype)
-	ctx, recorded := answers.Record(ctx, q)
+	ctx, recorded := store.Record(ctx, q)
 	m := exchange(r.t, ctx, r.handler, q)
 	r.ended = append(r.ended, recorded.Ended())
 	return m, nil

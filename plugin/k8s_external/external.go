@@ -14,8 +14,8 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/exposed"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -34,9 +34,9 @@ type External struct {
 
 	services exposed.Services // set before the server answers
 	upstream upstreamer
-	space    *answers.Keyspace // of the store of the fast path
-	late     bool              // another plugin may change answers on their way to cache: this one stores none
-	signed   bool              // the serial of a signed SOA record does not change
+	space    *store.Keyspace // of the store of the fast path
+	late     bool            // another plugin may change answers on their way to cache: this one stores none
+	signed   bool            // the serial of a signed SOA record does not change
 }
 
 // upstreamer looks up the names of load balancers, through the server itself.
@@ -78,7 +78,7 @@ func (e *External) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 		return dns.RcodeRefused, nil // plugin transfer precedes this one
 	}
 	q.base, _ = dnsutil.TrimZone(name, q.zone) // "" and an error for the zone itself
-	inFront := answers.PropertiesOf(ctx, r)
+	inFront := store.PropertiesOf(ctx, r)
 	synced := e.services.Synced() // before the lookup, which may find only a part of the Services until then
 	if synced && e.isStorable(r, name, inFront) {
 		q.validity = new(validity.Validity)

@@ -6,13 +6,13 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // isStorable reports whether the reply to a query may be stored, given its name in lower case: by a cache in front of this
 // plugin, which passes inFront, or for the fast path. For DS the server may query the block of a parent zone instead.
-func (e *External) isStorable(r *dns.Msg, lower string, inFront *answers.Properties) bool {
+func (e *External) isStorable(r *dns.Msg, lower string, inFront *store.Properties) bool {
 	if q := &r.Question[0]; r.Opcode != dns.OpcodeQuery || q.Qclass != dns.ClassINET || q.Qtype == dns.TypeDS {
 		return false
 	}
@@ -22,11 +22,11 @@ func (e *External) isStorable(r *dns.Msg, lower string, inFront *answers.Propert
 
 // store stores a reply until its dependencies change: in the cache in front, or else for the fast path. A reply with records of
 // another server is for a cache, which also has it end by its TTL.
-func (e *External) store(q *query, m *dns.Msg, inFront *answers.Properties) {
+func (e *External) store(q *query, m *dns.Msg, inFront *store.Properties) {
 	if q.validity == nil || q.untracked {
 		return
 	}
-	p := answers.Properties{Validity: *q.validity, Foreign: q.foreign}
+	p := store.Properties{Validity: *q.validity, Foreign: q.foreign}
 	if q.foreign {
 		p.Until(validity.Now() + lifetime(m))
 	}
@@ -62,8 +62,8 @@ func lifetime(m *dns.Msg) time.Duration {
 
 // next passes a query for a name that does not exist to the next plugin, and bounds the validity of its reply by that of the
 // denial. The next plugin does not store the reply by itself.
-func (e *External) next(q *query, inFront *answers.Properties) (int, error) {
-	ctx, recorded := answers.Record(q.ctx, q.state.Req)
+func (e *External) next(q *query, inFront *store.Properties) (int, error) {
+	ctx, recorded := store.Record(q.ctx, q.state.Req)
 	code, err := plugin.NextOrFailure(pluginName, e.Next, ctx, q.state.W, q.state.Req)
 	if inFront == nil {
 		return code, err

@@ -10,25 +10,25 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // storing has a handler store its answers, and returns a lookup of the stored answer to a query.
-func storing(e *External) (lookup func(text string) *answers.Entry) {
-	store := answers.NewStore(1 << 20)
-	e.space = store.NewKeyspace()
+func storing(e *External) (lookup func(text string) *store.Entry) {
+	own := store.NewStore(1 << 20)
+	e.space = own.NewKeyspace()
 	e.space.ByGeneration.Store(true)
-	return func(text string) *answers.Entry {
+	return func(text string) *store.Entry {
 		owner, qtype, _ := strings.Cut(text, " ")
 		var q wire.Query
-		packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), test.Case{Qname: owner, Qtype: dns.StringToType[qtype]}.Msg())
+		packed, ok := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), test.Case{Qname: owner, Qtype: dns.StringToType[qtype]}.Msg())
 		if !ok {
 			return nil
 		}
-		return store.Get(e.space.Key(make([]byte, 0, answers.MaxKey), packed, &q))
+		return own.Get(e.space.Key(make([]byte, 0, store.MaxKey), packed, &q))
 	}
 }
 
@@ -98,16 +98,16 @@ func TestNotStored(t *testing.T) {
 
 // TestProperties asserts the validity of answers that a cache in front receives.
 func TestProperties(t *testing.T) {
-	byCluster := answers.Properties{}
+	byCluster := store.Properties{}
 	byCluster.DependOn(new(generation))
-	until := answers.Properties{}
+	until := store.Properties{}
 	until.Until(validity.Now() + time.Hour)
-	vouched := answers.Properties{}
+	vouched := store.Properties{}
 	vouched.Voucher = new(vouch.Voucher)
 	const block = "k8s_external example.org {\nfallthrough\n}"
 	for _, tc := range []struct {
 		name, ask    string
-		next         answers.Properties // of the next plugin's reply
+		next         store.Properties // of the next plugin's reply
 		unsynced     bool
 		byGeneration bool          // the cluster alone ends the answer
 		foreign      bool          // its TTL ends it as well
@@ -132,7 +132,7 @@ func TestProperties(t *testing.T) {
 			owner, qtype, _ := strings.Cut(tc.ask, " ")
 			r := test.Case{Qname: owner, Qtype: dns.StringToType[qtype]}.Msg()
 			before := validity.Now()
-			ctx, recorded := answers.Record(context.Background(), r)
+			ctx, recorded := store.Record(context.Background(), r)
 			exchange(t, ctx, e, r)
 			p := &recorded.Properties
 			if p.ByGeneration() != tc.byGeneration || p.Foreign != tc.foreign || (p.Serial != nil) != tc.serial {

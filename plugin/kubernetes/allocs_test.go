@@ -7,7 +7,7 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // Allocations of a query, as measured: the records, the reply and the names cut from it, and those of each candidate
@@ -30,7 +30,7 @@ func TestAllocations(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := smallCluster(t, "kubernetes cluster.local")
-			k.space = answers.NewStore(1 << 20).NewKeyspace()
+			k.space = store.NewStore(1 << 20).NewKeyspace()
 			k.space.ByGeneration.Store(c.stored)
 			r := test.Case{Qname: c.owner, Qtype: dns.TypeA}.Msg()
 			if c.list != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
@@ -27,7 +27,7 @@ type locations interface {
 	NodeByIP(a netip.Addr) *index.Node
 }
 
-// callers locates the callers of queries by address and by the caller option. It implements answers.Views.
+// callers locates the callers of queries by address and by the caller option. It implements store.Views.
 type callers struct {
 	index    locations
 	trust    []netip.Prefix // ranges of trusted senders of the option
@@ -167,8 +167,8 @@ func (c *callers) onNode(name index.Symbol) location {
 	return location{node: c.index.Node(name), name: name.String()}
 }
 
-// View implements answers.Views.
-func (c *callers) View(from netip.Addr, option []byte) answers.View {
+// View implements store.Views.
+func (c *callers) View(from netip.Addr, option []byte) store.View {
 	return viewOf(c.locate(from, option, false))
 }
 
@@ -179,8 +179,8 @@ const unknownCaller = 0
 // viewOf returns the view of a caller. On a node without a record, it is that of the names of node and zone: the Generation of
 // the Nodes, on which every answer depends that depends on a caller, ends its answers when the Node is created. Clients can send
 // any number of such names, as of names of questions and search lists: the budget of the store limits all of them.
-func viewOf(l location, by evidence) answers.View {
-	v := answers.View{Number: unknownCaller, Named: by == byOption || by == unknownNode}
+func viewOf(l location, by evidence) store.View {
+	v := store.View{Number: unknownCaller, Named: by == byOption || by == unknownNode}
 	if by < evidences {
 		v.Callers = callersTotal[by]
 	}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
@@ -259,7 +259,7 @@ func (kind *answerKind) handles(t *testing.T) int {
 func (s *storing) handlesOf(query []byte, from netip.Addr) int {
 	e, q, key := s.entryAndKey(query)
 	if e != nil && e.Views != nil {
-		var view answers.View
+		var view store.View
 		if e, view = s.store.GetView(e, key, validity.Now(), from, q.CallerData(query)); !view.Named {
 			return 0
 		}

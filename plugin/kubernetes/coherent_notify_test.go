@@ -10,9 +10,9 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
@@ -250,7 +250,7 @@ func (s *storing) answerOf(t testing.TB, r *dns.Msg) (string, validity.Validity)
 	e, q, key := s.entryAndKey(query)
 	named := true
 	if e != nil && e.Views != nil {
-		var view answers.View
+		var view store.View
 		e, view = s.store.GetView(e, key, validity.Now(), netip.MustParseAddr(from.address), q.CallerData(query))
 		named = view.Named
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
@@ -39,7 +39,7 @@ func (c *queryCaller) isUsed() bool { return c != nil && c.located }
 // needsNodes reports whether the query can't be answered before Nodes are synced.
 func (c *queryCaller) needsNodes() bool { return c != nil && c.unlocated }
 
-func (c *queryCaller) view() answers.View {
+func (c *queryCaller) view() store.View {
 	return viewOf(location{node: c.Node, name: c.Name.String(), zone: c.Zone.String()}, c.evidence)
 }
 

@@ -17,8 +17,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -351,12 +351,12 @@ func TestCallers(t *testing.T) {
 				t.Errorf("on node %q in zone %q by %d, want %q, %q, %d", who.Name, who.Zone, why, c.node, c.zone, c.why)
 			}
 			v := k.callers.View(from, c.option)
-			if v.Private || v.Named != c.named || v.Callers != answers.Counter(callersTotal[why]) || v.Callers == nil {
+			if v.Private || v.Named != c.named || v.Callers != store.Counter(callersTotal[why]) || v.Callers == nil {
 				t.Errorf("view %+v", v)
 			}
 			if n := ix.Node(who.Name); n != nil && v.Number != n.Number() || n == nil && v.Number != unknownCaller {
 				t.Errorf("view %d of node %+v", v.Number, n)
-			} else if want := (answers.View{Number: v.Number, Node: c.node, Zone: c.zone}); n == nil && (v.Node != want.Node || v.Zone != want.Zone) {
+			} else if want := (store.View{Number: v.Number, Node: c.node, Zone: c.zone}); n == nil && (v.Node != want.Node || v.Zone != want.Zone) {
 				t.Errorf("view %+v of a node without a record, want %+v", v, want)
 			} else if n != nil && v.Node+v.Zone != "" {
 				t.Errorf("view %+v of a node with a record", v)
@@ -371,13 +371,13 @@ func TestViewOf(t *testing.T) {
 	for name, tt := range map[string]struct {
 		l    location
 		by   evidence
-		want answers.View
+		want store.View
 	}{
-		"no address":   {location{}, noAddress, answers.View{}},
-		"no record":    {location{name: "n9", zone: "z"}, unknownNode, answers.View{Node: "n9", Zone: "z", Named: true, Callers: callersTotal[unknownNode]}},
-		"its endpoint": {location{name: "n9"}, byEndpoint, answers.View{Node: "n9", Callers: callersTotal[byEndpoint]}},
+		"no address":   {location{}, noAddress, store.View{}},
+		"no record":    {location{name: "n9", zone: "z"}, unknownNode, store.View{Node: "n9", Zone: "z", Named: true, Callers: callersTotal[unknownNode]}},
+		"its endpoint": {location{name: "n9"}, byEndpoint, store.View{Node: "n9", Callers: callersTotal[byEndpoint]}},
 		"too long": {location{name: strings.Repeat("n", 254)}, byPod,
-			answers.View{Node: strings.Repeat("n", 254), Private: true, Callers: callersTotal[byPod]}},
+			store.View{Node: strings.Repeat("n", 254), Private: true, Callers: callersTotal[byPod]}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := viewOf(tt.l, tt.by); got != tt.want {

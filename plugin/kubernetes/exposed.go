@@ -24,7 +24,7 @@ func (k *Kubernetes) Exposed() (exposed.Services, error) {
 // endpoint_pod_names apply; ignore and topology do not, as in CoreDNS.
 type exposedServices struct{ k *Kubernetes }
 
-// Modified implements answers.Serial.
+// Modified implements store.Serial.
 func (x exposedServices) Modified() int64 { return x.k.index.Modified() }
 
 // Synced implements exposed.Services. Names outside of the cluster's zones are not answered from a snapshot.

@@ -18,9 +18,9 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/settings"
@@ -43,11 +43,11 @@ type Kubernetes struct {
 
 	primaryZone string // first zone with names of Services, which PTR targets are in; empty if there is none
 	upstream    upstreamer
-	localIPs    []netip.Addr      // addresses that the server listens on, without loopback
-	space       *answers.Keyspace // of the store of the fast path
-	late        bool              // another plugin may change answers on their way to cache: this one stores none
-	signed      bool              // the serial of a signed SOA record does not change
-	resolvConf  string            // file with the search list of the server's machine
+	localIPs    []netip.Addr    // addresses that the server listens on, without loopback
+	space       *store.Keyspace // of the store of the fast path
+	late        bool            // another plugin may change answers on their way to cache: this one stores none
+	signed      bool            // the serial of a signed SOA record does not change
+	resolvConf  string          // file with the search list of the server's machine
 
 	// shared is true if another plugin of the server block may answer names of the zones.
 	shared bool
@@ -239,7 +239,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	if len(r.Question) == 0 {
 		return dns.RcodeFormatError, nil
 	}
-	inFront := answers.PropertiesOf(ctx, r)
+	inFront := store.PropertiesOf(ctx, r)
 	state := request.Request{W: w, Req: r}
 	qname := r.Question[0].Name // unpacked names have the form that state.QName takes time to normalize to
 	name := strings.ToLower(qname)
@@ -272,7 +272,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	}
 	if q.caller.isUsed() {
 		q.caller.count()
-		answers.MarkPrivate(ctx)
+		store.MarkPrivate(ctx)
 		q.stale = q.stale || !k.nodesSynced.Load() && k.areRestored(nodes)
 	}
 	p := k.properties(&q, &a) // before plugins closer to the client modify the reply

@@ -7,7 +7,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
@@ -26,7 +26,7 @@ func extendedError(m *dns.Msg) int {
 // TestStale answers from records of a snapshot, and then from those of the source.
 func TestStale(t *testing.T) {
 	k := smallCluster(t, "kubernetes cluster.local in-addr.arpa {\nttl 60\npods verified\nsnapshot /snapshot\n}")
-	k.space = answers.NewStore(1 << 20).NewKeyspace()
+	k.space = store.NewStore(1 << 20).NewKeyspace()
 	k.space.ByGeneration.Store(true)
 	status := []source.Status{{Resource: source.Services, Restored: true}, {Resource: source.Nodes, Synced: true}}
 	k.attach(k.index, func() []source.Status { return status })

@@ -5,8 +5,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // isStorable reports whether the answer to a query may be stored, given its name in lower case: by a cache in front of this
@@ -47,7 +47,7 @@ func (k *Kubernetes) isStillSynced(q *query, a *reply) bool {
 
 // properties returns the Properties of a reply. Without a Generation it is not stored for the fast path, and a cache stores it for its
 // TTL, or not at all if the validity has ended.
-func (k *Kubernetes) properties(q *query, a *reply) (p answers.Properties) {
+func (k *Kubernetes) properties(q *query, a *reply) (p store.Properties) {
 	p.Waits = q.waits && len(a.m.Answer) == 0
 	d := q.dependencies
 	if d == nil || q.stale {

@@ -19,9 +19,9 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
@@ -322,7 +322,7 @@ func TestConditions_Views(t *testing.T) {
 				front = c.front(s, other)
 			}
 			r := asNode(1, c.ask)
-			ctx, conditions := answers.Record(context.Background(), r)
+			ctx, conditions := store.Record(context.Background(), r)
 			w := dnstest.NewRecorder(&test.ResponseWriter{})
 			if _, err := front.ServeDNS(ctx, w, r); err != nil || w.Msg == nil {
 				t.Fatalf("error %v, reply %v", err, w.Msg)
@@ -352,12 +352,12 @@ func TestConditions_ViewsAmidTheLook(t *testing.T) {
 			n.putEndpoints("local", 1, 1)
 		}}, s.k.status)
 		r := asNode(1, "local.shop.svc.cluster.local.")
-		ctx, conditions := answers.Record(context.Background(), r)
+		ctx, conditions := store.Record(context.Background(), r)
 		w := dnstest.NewRecorder(&test.ResponseWriter{})
 		if _, err := s.k.ServeDNS(ctx, w, r); err != nil {
 			t.Fatal(err)
 		}
-		if (&answers.Entry{Validity: validity.Validity{Bounds: conditions.Bounds}}).Current() {
+		if (&store.Entry{Validity: validity.Validity{Bounds: conditions.Bounds}}).Current() {
 			continue // the lookup was before or after the change
 		}
 		if outdated++; conditions.ForAll() && len(w.Msg.Answer) > 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -293,7 +293,7 @@ func TestConditions_Search(t *testing.T) {
 		t.Run(c.ask, func(t *testing.T) {
 			s, _ := newStoring(t, allZones, storedObjects()...)
 			r := withList(t, questionFor(t, c.ask), c.list...)
-			ctx, conditions := answers.Record(context.Background(), r)
+			ctx, conditions := store.Record(context.Background(), r)
 			if _, err := s.k.ServeDNS(ctx, dnstest.NewRecorder(&test.ResponseWriter{}), r); err != nil {
 				t.Fatal(err)
 			}

@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -47,7 +47,7 @@ func questionFor(t testing.TB, question string) *dns.Msg {
 }
 
 // storedFor sends a query and returns the entry that is stored then, or nil.
-func (s *storing) storedFor(t testing.TB, r *dns.Msg) *answers.Entry {
+func (s *storing) storedFor(t testing.TB, r *dns.Msg) *store.Entry {
 	t.Helper()
 	query := kit.Pack(t, r)
 	w := dnstest.NewRecorder(&test.ResponseWriter{})
@@ -71,7 +71,7 @@ func (s *storing) checkUntil(t *testing.T, r *dns.Msg, change func(*index.Index)
 	}
 }
 
-func (s *storing) len() int { return s.space.Len(answers.Success) + s.space.Len(answers.Denial) }
+func (s *storing) len() int { return s.space.Len(store.Success) + s.space.Len(store.Denial) }
 
 // TestStored_What asserts which answers are stored.
 func TestStored_What(t *testing.T) {
@@ -267,7 +267,7 @@ func TestStored_PutTooLate(t *testing.T) {
 			s, _ := newStoring(t, allZones, storedObjects()...)
 			s.withCache()
 			r := questionFor(t, question)
-			ctx, conditions := answers.Record(context.Background(), r)
+			ctx, conditions := store.Record(context.Background(), r)
 			w := dnstest.NewRecorder(&test.ResponseWriter{})
 			late := &afterwards{w, func() {
 				indexOf(s.k).DeleteService("shop", "web")
@@ -340,7 +340,7 @@ func TestConditions(t *testing.T) {
 				s.front = &again{s.k, c.first}
 			}
 			r := questionFor(t, c.ask)
-			ctx, conditions := answers.Record(context.Background(), r)
+			ctx, conditions := store.Record(context.Background(), r)
 			w := dnstest.NewRecorder(&test.ResponseWriter{})
 			if _, err := s.front.ServeDNS(ctx, w, r); err != nil || w.Msg == nil {
 				t.Fatalf("error %v, reply %v", err, w.Msg)

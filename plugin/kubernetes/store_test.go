@@ -17,8 +17,8 @@ import (
 	"github.com/miekg/dns"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
@@ -29,8 +29,8 @@ type storing struct {
 	k, plain *Kubernetes
 	// front receives the queries: the handler, or a cache in front of it that stores the answers.
 	front plugin.Handler
-	store *answers.Store
-	space *answers.Keyspace
+	store *store.Store
+	space *store.Keyspace
 	// clients are the clients of the queries.
 	clients []client
 	// unfiltered is the same without topology, model is the oracle with topology; both are nil without it.
@@ -68,7 +68,7 @@ func (e *elsewhere) Name() string { return "elsewhere" }
 // newStoring returns a handler of a block whose answers are stored.
 func newStoring(t testing.TB, block string, objects ...runtime.Object) (*storing, *elsewhere) {
 	t.Helper()
-	s := &storing{k: answering(t, block, objects...), store: answers.NewStore(1 << 20), clients: testClients}
+	s := &storing{k: answering(t, block, objects...), store: store.NewStore(1 << 20), clients: testClients}
 	s.space = s.store.NewKeyspace()
 	s.space.ByGeneration.Store(true)
 	s.plain = s.beside(t, block)
@@ -97,13 +97,13 @@ func (s *storing) beside(t testing.TB, block string) *Kubernetes {
 // cacheInFront stores the answers whose properties it receives, as plugin cache does.
 type cacheInFront struct {
 	next  plugin.Handler
-	space *answers.Keyspace
+	space *store.Keyspace
 }
 
 func (c *cacheInFront) Name() string { return "cache" }
 
 func (c *cacheInFront) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	ctx, conditions := answers.Record(ctx, r)
+	ctx, conditions := store.Record(ctx, r)
 	nw := nonwriter.New(w)
 	if rcode, err := c.next.ServeDNS(ctx, nw, r); err != nil || nw.Msg == nil {
 		return rcode, err
@@ -144,20 +144,20 @@ func packedReply(h plugin.Handler, query []byte, from client) ([]byte, error) {
 }
 
 // entry returns the stored answer to a query, or nil. Answers of a cluster are the same with and without DO.
-func (s *storing) entry(query []byte) (*answers.Entry, *wire.Query) {
+func (s *storing) entry(query []byte) (*store.Entry, *wire.Query) {
 	e, q, _ := s.entryAndKey(query)
 	return e, q
 }
 
 // entryAndKey is entry with its key, which has room for a view.
-func (s *storing) entryAndKey(query []byte) (*answers.Entry, *wire.Query, []byte) {
+func (s *storing) entryAndKey(query []byte) (*store.Entry, *wire.Query, []byte) {
 	var q wire.Query
 	if !q.Parse(query) {
 		return nil, nil, nil
 	}
 	without := q
 	without.DO = false
-	key := s.space.Key(make([]byte, 0, answers.MaxKey), query, &without)
+	key := s.space.Key(make([]byte, 0, store.MaxKey), query, &without)
 	if e := s.store.Get(key); e != nil {
 		return e, &q, key
 	}
@@ -375,7 +375,7 @@ func TestStored(t *testing.T) {
 				if err := s.askBetweenChanges(c, world, mine); err != nil {
 					t.Fatal(err)
 				}
-				if block.inFront && s.k.space.Len(answers.Success)+s.k.space.Len(answers.Denial) > 0 {
+				if block.inFront && s.k.space.Len(store.Success)+s.k.space.Len(store.Denial) > 0 {
 					t.Error("the handler keeps what the cache in front of it keeps")
 				}
 			})

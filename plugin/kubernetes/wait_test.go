@@ -11,9 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -173,7 +173,7 @@ func TestStoredForWaited(t *testing.T) {
 		m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 		checkDenialTTL(t, askMsg(t, s.k, m), want)
 		var q wire.Query
-		packed, ok := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), m)
+		packed, ok := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), m)
 		if !ok {
 			t.Fatal("no key")
 		}
@@ -217,7 +217,7 @@ func TestDenialForWaited(t *testing.T) {
 					data, _ := searchlist.AppendSuffixes(nil, tc.suffixes)
 					m = searchlist.WithOption(m, data)
 				}
-				ctx, recorded := answers.Record(t.Context(), m)
+				ctx, recorded := store.Record(t.Context(), m)
 				w := dnstest.NewRecorder(&test.ResponseWriter{})
 				if _, err := k.ServeDNS(ctx, w, m); err != nil {
 					t.Fatal(err)

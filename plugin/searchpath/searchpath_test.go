@@ -15,10 +15,10 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // next is the plugin after searchpath. It answers REFUSED and records the queries.
@@ -42,7 +42,7 @@ func (n *next) names() (all []string) {
 func newTest() (*SearchPath, *next) {
 	n := new(next)
 	return &SearchPath{
-		Expander: expand.Expander{Plugin: pluginName, Next: n, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Metrics: expandMetrics},
+		Expander: expand.Expander{Plugin: pluginName, Next: n, Block: &block.Block{Keyspace: store.Shared.NewKeyspace()}, Metrics: expandMetrics},
 		grammar:  grammar{suffix: "ap.k8s.io.", zones: plugin.Zones{"cluster.local."}, schemas: schemas},
 		host:     []string{"eu.example.com.", "example.com."},
 	}, n

@@ -11,9 +11,9 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -22,7 +22,7 @@ import (
 type wireNext struct{ *next }
 
 func (n wireNext) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	if c := answers.PropertiesOf(ctx, r); c != nil {
+	if c := store.PropertiesOf(ctx, r); c != nil {
 		c.Expires = validity.Now() + time.Hour
 	}
 	if _, err := n.next.ServeDNS(ctx, w, r); err != nil {
@@ -37,7 +37,7 @@ func (n wireNext) ServeWire(b *batch.Batch, q *wirechain.Request) {
 		panic(err)
 	}
 	n.queries = append(n.queries, r)
-	e := &answers.Entry{Stored: validity.Now(), Validity: validity.Validity{Expires: validity.Now() + time.Hour}}
+	e := &store.Entry{Stored: validity.Now(), Validity: validity.Validity{Expires: validity.Now() + time.Hour}}
 	if err := e.Fill(new(dns.Msg).SetRcode(r, dns.RcodeNameError)); err != nil {
 		panic(err)
 	}
@@ -53,7 +53,7 @@ type wireClient struct {
 	passed bool
 }
 
-func (c *wireClient) Answer(_ *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
+func (c *wireClient) Answer(_ *batch.Batch, q *wirechain.Request, e *store.Entry, p store.Patch) {
 	c.reply, c.err = e.Message(q.Packed, q.Query, &p)
 }
 
@@ -101,7 +101,7 @@ func TestServeWire(t *testing.T) {
 				if !q.Parse(packed) {
 					t.Fatal("not parsed")
 				}
-				q.Key = wire.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), packed, &q.Query)
+				q.Key = wire.Block.Keyspace.Key(make([]byte, 0, store.MaxKey), packed, &q.Query)
 				wire.ServeWire(new(batch.Batch), q)
 				if fmt.Sprint(c.reply) != fmt.Sprint(w.Msg) || c.err != nil || c.passed != tt.passed {
 					t.Errorf("got %v, %v, passed %t, want %v, %t", c.reply, c.err, c.passed, w.Msg, tt.passed)

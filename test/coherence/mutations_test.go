@@ -114,8 +114,8 @@ var mutations = []mutation{
 		replacement(clientFile, "s.ended = append(s.ended, s.Invalidate(handles)...)", "_ = s.Invalidate"),
 	}, noFault},
 	{"an invalidated answer remains in the store, and counts as valid", []edit{
-		replacement("plugin/internal/answers/vouched.go", "\tif e == nil {\n\t\treturn nil\n\t}\n", "\tif e == nil || e != nil {\n\t\treturn nil\n\t}\n"),
-		replacement("plugin/internal/answers/validity.go", "(v.Voucher == nil || !v.Voucher.Ended()) && v.counted()", "v.counted()"),
+		replacement("plugin/internal/store/vouched.go", "\tif e == nil {\n\t\treturn nil\n\t}\n", "\tif e == nil || e != nil {\n\t\treturn nil\n\t}\n"),
+		replacement("plugin/internal/validity/validity.go", "(v.Voucher == nil || !v.Voucher.Ended()) && v.counted()", "v.counted()"),
 		replacement(voucherFile, "\t\tif h.ended.Load() || !h.session", "\t\tif !h.session"),
 	}, noFault},
 	{"a voucher has only its first handle", []edit{
@@ -133,12 +133,12 @@ var mutations = []mutation{
 		replacement(sessionFile, "return now < time.Duration(s.until.Load()) }", "return now < time.Duration(latest.Load()) }\n\nvar latest atomic.Int64"),
 	}, cutPhase},
 	{"the TTL counts from the last heartbeat", []edit{
-		replacement("plugin/internal/answers/validity.go", "\tif v.Expires != 0 && now >= v.Expires || v.Lapsed() {\n",
+		replacement("plugin/internal/validity/validity.go", "\tif v.Expires != 0 && now >= v.Expires || v.Lapsed() {\n",
 			"\tif v.Expires != 0 && now >= max(v.Expires, v.Voucher.LastVouched(now)+time.Second) || v.Lapsed() {\n"),
 		replacement("plugin/cache/cache.go", "case now < e.Expires && !e.Lapsed()", "case now < max(e.Expires, e.Voucher.LastVouched(now)+time.Second) && !e.Lapsed()"),
 	}, stalledPhase},
 	{"the TTL counts from the time until which a session vouched", []edit{
-		replacement("plugin/internal/answers/validity.go", "\tif v.Expires != 0 && now >= v.Expires || v.Lapsed() {\n",
+		replacement("plugin/internal/validity/validity.go", "\tif v.Expires != 0 && now >= v.Expires || v.Lapsed() {\n",
 			"\tif v.Expires != 0 && now >= max(v.Expires, v.Voucher.LastVouched(now)+2*time.Second) || v.Lapsed() {\n"),
 		replacement("plugin/cache/cache.go", "case now < e.Expires && !e.Lapsed()", "case now < max(e.Expires, e.Voucher.LastVouched(now)+2*time.Second) && !e.Lapsed()"),
 	}, stalledPhase},
@@ -153,7 +153,7 @@ var mutations = []mutation{
 	}, stalledPhase},
 	{"a session vouches for 6 s after a heartbeat", []edit{replacement(sessionFile, "Silence = time.Second", "Silence = 6 * time.Second")}, stalledPhase},
 	{"the TTL of an answer is ignored when its session is silent", []edit{
-		replacement("plugin/internal/answers/validity.go", "return v.Vouched(now) && v.counted()", "return (v.Voucher != nil || v.Vouched(now)) && v.Current()"),
+		replacement("plugin/internal/validity/validity.go", "return v.Vouched(now) && v.counted()", "return (v.Voucher != nil || v.Vouched(now)) && v.Current()"),
 		replacement("plugin/cache/cache.go", "case now < e.Expires && !e.Lapsed() || e.Vouched(now):", "case now < e.Expires || e.Voucher != nil:"),
 	}, stalledPhase},
 	{"a heartbeat counts from its receipt", []edit{
@@ -164,7 +164,7 @@ var mutations = []mutation{
 		replacement(copiesFile, "\tatomic.SwapUint32(&r.memory.Version, 0)\n", ""),
 	}, noFault},
 	{"an entry that leaves the store leaves its copies", []edit{
-		replacement("plugin/internal/answers/store.go", "\te.removeCopies()\n", ""),
+		replacement("plugin/internal/store/store.go", "\te.removeCopies()\n", ""),
 	}, noFault},
 	{"a session vouches in the kernel without heartbeats", []edit{
 		replacement(copiesFile, "atomic.StoreUint64(&copied.Until, end)", "atomic.StoreUint64(&copied.Until, max(end, 1<<63))"),
@@ -263,11 +263,11 @@ var packageMutations = []struct {
 		replacement(wireFolder+"/data.go", "(3 - len(b)%3) % 3, len(b) > 0", "(3 - len(b)%3) % 3, true"),
 	}, wireFolder, "TestData"},
 	{"the store evicts answers that are used", []edit{
-		replacement("plugin/internal/answers/evict.go", "e.credit.Load() <= 0 || rounds", "e.credit.Load() <= 99 || rounds"),
-	}, "plugin/internal/answers", "TestScanSparesUsedEntries"},
+		replacement("plugin/internal/store/evict.go", "e.credit.Load() <= 0 || rounds", "e.credit.Load() <= 99 || rounds"),
+	}, "plugin/internal/store", "TestScanSparesUsedEntries"},
 	{"an answer for queries with DO is that for others", []edit{
-		replacement("plugin/internal/answers/key.go", "wire.Flag(q.DO, keyDO)|", ""),
-	}, "plugin/internal/answers", "TestAppendKey"},
+		replacement("plugin/internal/store/key.go", "wire.Flag(q.DO, keyDO)|", ""),
+	}, "plugin/internal/store", "TestAppendKey"},
 	{"NXDOMAIN without a SOA record is cached", []edit{
 		replacement("plugin/cache/classify.go", "\t\treturn soa\n", "\t\treturn soa || m != nil\n"),
 	}, "plugin/cache", "TestExamine"},
@@ -302,8 +302,8 @@ var packageMutations = []struct {
 		replacement(copiesFile, "\tatomic.SwapUint32(&r.memory.Version, 0)\n", ""),
 	}, kernelFolder, "TestEnds/removed"},
 	{"an entry that has ended is copied", []edit{
-		replacement("plugin/internal/answers/copy.go", "\tif e.newer == nil {\n\t\treturn false\n\t}\n", ""),
-	}, "plugin/internal/answers", "TestCopies"},
+		replacement("plugin/internal/store/copy.go", "\tif e.newer == nil {\n\t\treturn false\n\t}\n", ""),
+	}, "plugin/internal/store", "TestCopies"},
 	{"the kernel has no heartbeats of a session", []edit{
 		replacement(sessionFile, "+Silence)))\n\ts.reflect()\n", "+Silence)))\n"),
 	}, kernelFolder, "TestVouched"},

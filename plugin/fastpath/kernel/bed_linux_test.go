@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
@@ -42,8 +42,8 @@ var (
 type bed struct {
 	testing.TB
 	*Table
-	store    *answers.Store
-	keyspace *answers.Keyspace
+	store    *store.Store
+	keyspace *store.Keyspace
 	numbers  map[netip.AddrPort]int
 	counted  recorder
 	closed   bool
@@ -75,7 +75,7 @@ func (r *recorder) total() (n uint64) {
 func newBed(t testing.TB) *bed {
 	t.Helper()
 	requireRoot(t)
-	b := &bed{TB: t, store: answers.NewStore(answers.DefaultBudget), numbers: map[netip.AddrPort]int{}}
+	b := &bed{TB: t, store: store.NewStore(store.DefaultBudget), numbers: map[netip.AddrPort]int{}}
 	b.keyspace = b.store.NewKeyspace()
 	table, err := NewTable(b.store)
 	if err != nil {
@@ -102,13 +102,13 @@ func newBed(t testing.TB) *bed {
 }
 
 // put stores the answer to a query, and copies it to the kernel. It returns the error of the copy.
-func (b *bed) put(query []byte, e *answers.Entry, shuffle bool) (err error) {
+func (b *bed) put(query []byte, e *store.Entry, shuffle bool) (err error) {
 	b.Helper()
 	var q wire.Query
 	if !q.Parse(query) {
 		b.Fatalf("no query: %x", query)
 	}
-	key := b.keyspace.Key(make([]byte, 0, answers.MaxKey), query, &q)
+	key := b.keyspace.Key(make([]byte, 0, store.MaxKey), query, &q)
 	b.store.Put(b.keyspace, key, e)
 	for _, number := range b.numbers {
 		err = errors.Join(err, b.offer(e, number, key, shuffle))
@@ -117,11 +117,11 @@ func (b *bed) put(query []byte, e *answers.Entry, shuffle bool) (err error) {
 }
 
 // offer copies an entry with a key, for a listener.
-func (b *bed) offer(e *answers.Entry, listener int, key []byte, shuffle bool) error {
+func (b *bed) offer(e *store.Entry, listener int, key []byte, shuffle bool) error {
 	flags := key[8]
 	o := Offer{
 		Entry: e, Listener: listener, Shuffle: shuffle, Counter: &b.counted,
-		Question: Question{Name: answers.KeyName(key), Type: binary.BigEndian.Uint16(key[4:]), DO: flags&1 != 0, CD: flags&2 != 0},
+		Question: Question{Name: store.KeyName(key), Type: binary.BigEndian.Uint16(key[4:]), DO: flags&1 != 0, CD: flags&2 != 0},
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
@@ -18,7 +18,7 @@ type Counter interface{ Count(Answered) }
 
 // Offer is an entry that was served to a client, and may be copied.
 type Offer struct {
-	Entry    *answers.Entry
+	Entry    *store.Entry
 	Question Question
 	Listener int
 	Epoch    uint32 // of the listener, see Clear
@@ -40,7 +40,7 @@ type sessionCopy struct{ number, records int }
 
 // record is a copy of an entry.
 type record struct {
-	entry   *answers.Entry
+	entry   *store.Entry
 	key     answerKey
 	memory  *answerRecord
 	version uint32  // while it is served
@@ -81,7 +81,7 @@ func (t *Table) Clear(listener int) (epoch uint32) {
 	return t.epochs[listener]
 }
 
-// Used implements answers.Copy.
+// Used implements store.Copy.
 func (r *record) Used() bool {
 	var all uint64
 	for kind := range countKinds {
@@ -92,10 +92,10 @@ func (r *record) Used() bool {
 	return used
 }
 
-// Serve implements answers.Copy.
+// Serve implements store.Copy.
 func (r *record) Serve() { atomic.StoreUint32(&r.memory.Version, r.version) }
 
-// Remove implements answers.Copy: when it returns, no packet that arrives is answered from the record.
+// Remove implements store.Copy: when it returns, no packet that arrives is answered from the record.
 func (r *record) Remove() {
 	r.over.Store(true)
 	atomic.SwapUint32(&r.memory.Version, 0)
@@ -177,7 +177,7 @@ func (t *Table) copy(o *Offer, now time.Duration) error {
 // end ends a copy of an entry that may remain in the store.
 func (t *Table) end(r *record) {
 	r.Remove()
-	t.store.DropCopies(r.entry, func(c answers.Copy) bool { return c == r })
+	t.store.DropCopies(r.entry, func(c store.Copy) bool { return c == r })
 }
 
 // forget frees a record.
@@ -292,7 +292,7 @@ func (t *Table) collect(now time.Duration) {
 
 // successor returns the entry of the copy that has replaced a record, or the record's: hits of the last tick before that count for
 // the prefetch of the new answer.
-func (t *Table) successor(r *record) *answers.Entry {
+func (t *Table) successor(r *record) *store.Entry {
 	if next := t.byKey[r.key]; next != nil {
 		return next.entry
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
@@ -135,7 +135,7 @@ func (p *parity) bytes(n int) []byte {
 // store stores a random answer for a name.
 func (p *parity) store(name string) {
 	qtype := []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT}[p.IntN(3)]
-	e := &answers.Entry{AnyCase: !p.chance(3), FixedTTL: p.chance(5), Cached: true, Kind: answers.Success}
+	e := &store.Entry{AnyCase: !p.chance(3), FixedTTL: p.chance(5), Cached: true, Kind: store.Success}
 	if p.chance(3) {
 		e.Options = []byte{0, 15, 0, 2, 0, byte(p.IntN(20))}
 	}
@@ -152,7 +152,7 @@ func (p *parity) store(name string) {
 		}
 	}
 	if p.chance(3) {
-		e.Popularity = &answers.Popularity{Amount: 1, Gap: time.Second, From: e.Expires - time.Second}
+		e.Popularity = &store.Popularity{Amount: 1, Gap: time.Second, From: e.Expires - time.Second}
 	}
 	if p.shuffled == nil {
 		p.shuffled = map[string]bool{}
@@ -172,7 +172,7 @@ func (p *parity) store(name string) {
 }
 
 // isUnfit reports whether an entry has no copy in the kernel: the question's name or all forms are too long.
-func (p *parity) isUnfit(nameLen int, e *answers.Entry) bool {
+func (p *parity) isUnfit(nameLen int, e *store.Entry) bool {
 	plain, compressed := e.Parts()
 	return nameLen > maxName || len(plain.Packed) > maxAnswer && (compressed.Packed == nil || len(compressed.Packed) > maxAnswer)
 }
@@ -270,7 +270,7 @@ func (p *parity) want(d *datagram, now time.Duration) (reply []byte, why string)
 	if !q.Parse(d.message) {
 		return nil, "no query"
 	}
-	var buf [answers.MaxKey]byte
+	var buf [store.MaxKey]byte
 	e := p.bed.store.Get(p.bed.keyspace.Key(buf[:0], d.message, &q))
 	fragments := 1480
 	if d.to.Addr().Is6() {

@@ -10,7 +10,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
@@ -111,7 +111,7 @@ func addressKey(a netip.Addr) (words [4]uint32) {
 
 // source has the data of a record.
 type source struct {
-	entry   *answers.Entry
+	entry   *store.Entry
 	key     answerKey
 	name    int // length of the question's name
 	shuffle bool
@@ -121,7 +121,7 @@ type source struct {
 
 // Fits reports whether an entry may have a form for the kernel: its answer ends by time or with a session, and is the same for all
 // clients.
-func Fits(e *answers.Entry) bool {
+func Fits(e *store.Entry) bool {
 	return e.Views == nil && !e.Waits && e.Serial == nil && e.Expires != 0 && !e.ByGeneration() && len(e.Options) <= maxOptions
 }
 
@@ -191,7 +191,7 @@ func (s *source) encode(buf []byte) ([]byte, error) {
 }
 
 // encodeForm appends a form of the answer. A form that is too long has its length only: queries that need it are passed on.
-func (s *source) encodeForm(buf []byte, r *answerRecord, i int, p answers.Parts) ([]byte, error) {
+func (s *source) encodeForm(buf []byte, r *answerRecord, i int, p store.Parts) ([]byte, error) {
 	if len(p.Packed) > math.MaxUint16 || p.Excess < 0 || p.Excess > math.MaxUint16 {
 		return nil, errUnfit
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -21,14 +21,14 @@ import (
 const otherWeb = "w3b.shop.svc.cluster.local." // as long as web
 
 // stored stores an entry for a question of type A without offering it, and returns its key.
-func (b *bed) stored(name string, e *answers.Entry) (key []byte) {
+func (b *bed) stored(name string, e *store.Entry) (key []byte) {
 	b.Helper()
 	query := question(b, name, dns.TypeA, nil)
 	var q wire.Query
 	if !q.Parse(query) {
 		b.Fatalf("no query: %x", query)
 	}
-	key = b.keyspace.Key(make([]byte, 0, answers.MaxKey), query, &q)
+	key = b.keyspace.Key(make([]byte, 0, store.MaxKey), query, &q)
 	b.store.Put(b.keyspace, key, e)
 	return key
 }
@@ -39,7 +39,7 @@ func TestOtherRecord(t *testing.T) {
 	b := newBed(t)
 	names := map[string][]byte{}
 	for _, name := range []string{web, otherWeb} {
-		names[name] = answers.KeyName(b.stored(name, address(t, name, nil)))
+		names[name] = store.KeyName(b.stored(name, address(t, name, nil)))
 		b.must(name, address(t, name, nil))
 	}
 	recordOf := func(name string, listener netip.AddrPort) *record {
@@ -107,7 +107,7 @@ func TestLateOffer(t *testing.T) {
 	old, next := address(t, web, nil), address(t, web, nil)
 	b.stored(web, old)
 	key := b.stored(web, next)
-	for _, e := range []*answers.Entry{next, old} {
+	for _, e := range []*store.Entry{next, old} {
 		if err := b.offer(e, b.numbers[listener4], key, false); err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +155,7 @@ func TestManyClients(t *testing.T) {
 	offer := func(i int) error {
 		o := Offer{
 			Entry: e, Listener: b.numbers[listener4], Counter: &b.counted, Client: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), Lists: lists,
-			Question: Question{Name: answers.KeyName(key), Type: dns.TypeA, List: 3},
+			Question: Question{Name: store.KeyName(key), Type: dns.TypeA, List: 3},
 		}
 		return b.copy(&o, validity.Now())
 	}
@@ -190,14 +190,14 @@ func TestRoom(t *testing.T) {
 	close(b.ended) // the test has the ticks
 	b.done.Wait()
 	b.ended = make(chan struct{})
-	long := func(name string) *answers.Entry {
+	long := func(name string) *store.Entry {
 		m := new(dns.Msg)
 		m.SetQuestion(name, dns.TypeA)
 		m.Response = true
 		for i := range 60 {
 			m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 3600}, A: []byte{10, 0, 0, byte(i)}})
 		}
-		e := &answers.Entry{AnyCase: true, Cached: true, Stored: validity.Now()}
+		e := &store.Entry{AnyCase: true, Cached: true, Stored: validity.Now()}
 		e.Expires = e.Stored + time.Hour
 		if err := e.Fill(m); err != nil {
 			t.Fatal(err)
@@ -272,10 +272,10 @@ func TestRoom(t *testing.T) {
 
 // TestCheckBudget has budgets which the maps would consume, and which they would not.
 func TestCheckBudget(t *testing.T) {
-	if err := CheckBudget(answers.NewStore(mapBytes + mapBytes/2)); err == nil || !strings.Contains(err.Error(), "budget") {
+	if err := CheckBudget(store.NewStore(mapBytes + mapBytes/2)); err == nil || !strings.Contains(err.Error(), "budget") {
 		t.Errorf("more than half of the budget: %v", err)
 	}
-	if err := CheckBudget(answers.NewStore(2 * mapBytes)); err != nil {
+	if err := CheckBudget(store.NewStore(2 * mapBytes)); err != nil {
 		t.Error(err)
 	}
 }
@@ -362,7 +362,7 @@ func TestFullWindow(t *testing.T) {
 	for i, first := 0, uint64(slots); len(names) <= probes; i++ {
 		name := fmt.Sprintf("n%d.example.org.", i)
 		e := address(t, name, nil)
-		wire := answers.KeyName(b.stored(name, e))
+		wire := store.KeyName(b.stored(name, e))
 		key, _ := keyOf(&Question{Name: wire, Type: dns.TypeA}, b.numbers[listener4])
 		hash := key.hash(b.control.Seed, len(wire)) % slots
 		if first == slots {
@@ -416,7 +416,7 @@ func (fixedGeneration) Load() uint64 { return 1 }
 // TestByGeneration has an answer that ends with a change of the cluster's data: it is not copied, since the kernel does not see that.
 func TestByGeneration(t *testing.T) {
 	b := newBed(t)
-	e := address(t, web, func(e *answers.Entry) { e.DependOn(fixedGeneration{}) })
+	e := address(t, web, func(e *store.Entry) { e.DependOn(fixedGeneration{}) })
 	if Fits(e) {
 		t.Error("the entry fits")
 	}

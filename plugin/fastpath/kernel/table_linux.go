@@ -17,7 +17,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
@@ -51,7 +51,7 @@ type Table struct {
 	places  *answerIndex
 	unmap   []func() error
 	clock   clock
-	store   *answers.Store
+	store   *store.Store
 
 	offers chan Offer
 	ended  chan struct{}
@@ -83,8 +83,8 @@ type Table struct {
 }
 
 // CheckBudget returns an error if the maps need more than half of a store's budget.
-func CheckBudget(store *answers.Store) error {
-	if budget := store.Budget(); budget < 2*mapBytes {
+func CheckBudget(s *store.Store) error {
+	if budget := s.Budget(); budget < 2*mapBytes {
 		return fmt.Errorf("budget of cache is %d bytes: answers in the kernel need at least %d", budget, 2*mapBytes)
 	}
 	return nil
@@ -92,9 +92,9 @@ func CheckBudget(store *answers.Store) error {
 
 // NewTable loads the program and its maps, for a store whose budget CheckBudget accepts. An error names the step, such as a missing
 // capability.
-func NewTable(store *answers.Store) (_ *Table, err error) {
+func NewTable(s *store.Store) (_ *Table, err error) {
 	t := &Table{
-		store: store, offers: make(chan Offer, maxOffers), ended: make(chan struct{}), byKey: map[answerKey]*record{},
+		store: s, offers: make(chan Offer, maxOffers), ended: make(chan struct{}), byKey: map[answerKey]*record{},
 		records: map[*record]struct{}{}, sessions: map[*vouch.Session]*sessionCopy{}, clients: map[netip.Addr]clientList{},
 	}
 	if t.clock, err = newClock(); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
@@ -28,12 +28,12 @@ import (
 const web = "web.shop.svc.cluster.local."
 
 // address returns an entry with an address for a name, whose TTL is an hour.
-func address(t testing.TB, name string, change func(*answers.Entry)) *answers.Entry {
+func address(t testing.TB, name string, change func(*store.Entry)) *store.Entry {
 	t.Helper()
 	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 	m.Response = true
 	m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 3600}, A: net.IPv4(10, 96, 0, 1)})
-	e := &answers.Entry{AnyCase: true, Cached: true, Stored: validity.Now()}
+	e := &store.Entry{AnyCase: true, Cached: true, Stored: validity.Now()}
 	e.Expires = e.Stored + time.Hour
 	if change != nil {
 		change(e)
@@ -60,7 +60,7 @@ func (b *bed) ask(name string, change func(*dns.Msg)) uint32 {
 }
 
 // must stores an entry, which has a copy.
-func (b *bed) must(name string, e *answers.Entry) *answers.Entry {
+func (b *bed) must(name string, e *store.Entry) *store.Entry {
 	b.Helper()
 	if err := b.put(question(b, name, dns.TypeA, nil), e, false); err != nil {
 		b.Fatal(err)
@@ -71,47 +71,47 @@ func (b *bed) must(name string, e *answers.Entry) *answers.Entry {
 // TestEnds has the reasons for which the kernel does not answer with a copy any more, from the next packet on.
 func TestEnds(t *testing.T) {
 	for name, tt := range map[string]struct {
-		change func(*answers.Entry, *vouch.Session)
-		end    func(*bed, *answers.Entry, *vouch.Session)
+		change func(*store.Entry, *vouch.Session)
+		end    func(*bed, *store.Entry, *vouch.Session)
 	}{
-		"removed":           {end: func(b *bed, e *answers.Entry, _ *vouch.Session) { b.store.Remove(e) }},
-		"replaced":          {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.replace(address(b, web, nil)) }},
-		"keyspace dropped":  {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.keyspace.Drop() }},
-		"evicted":           {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.store.SetBudget(1) }},
-		"no lease":          {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.SetLease(b.numbers[listener4], time.Time{}) }},
-		"lease expired":     {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.SetLease(b.numbers[listener4], time.Now()) }},
-		"listener replaced": {end: func(b *bed, _ *answers.Entry, _ *vouch.Session) { b.Clear(b.numbers[listener4]) }},
+		"removed":           {end: func(b *bed, e *store.Entry, _ *vouch.Session) { b.store.Remove(e) }},
+		"replaced":          {end: func(b *bed, _ *store.Entry, _ *vouch.Session) { b.replace(address(b, web, nil)) }},
+		"keyspace dropped":  {end: func(b *bed, _ *store.Entry, _ *vouch.Session) { b.keyspace.Drop() }},
+		"evicted":           {end: func(b *bed, _ *store.Entry, _ *vouch.Session) { b.store.SetBudget(1) }},
+		"no lease":          {end: func(b *bed, _ *store.Entry, _ *vouch.Session) { b.SetLease(b.numbers[listener4], time.Time{}) }},
+		"lease expired":     {end: func(b *bed, _ *store.Entry, _ *vouch.Session) { b.SetLease(b.numbers[listener4], time.Now()) }},
+		"listener replaced": {end: func(b *bed, _ *store.Entry, _ *vouch.Session) { b.Clear(b.numbers[listener4]) }},
 		"TTL": {
-			change: func(e *answers.Entry, _ *vouch.Session) { e.Expires = validity.Now() + 300*time.Millisecond },
-			end:    func(_ *bed, e *answers.Entry, _ *vouch.Session) { time.Sleep(e.Expires - validity.Now()) },
+			change: func(e *store.Entry, _ *vouch.Session) { e.Expires = validity.Now() + 300*time.Millisecond },
+			end:    func(_ *bed, e *store.Entry, _ *vouch.Session) { time.Sleep(e.Expires - validity.Now()) },
 		},
 		"time of prefetch": {
-			change: func(e *answers.Entry, _ *vouch.Session) {
-				e.Popularity = &answers.Popularity{Amount: 1, Gap: time.Hour, From: validity.Now() + 300*time.Millisecond}
+			change: func(e *store.Entry, _ *vouch.Session) {
+				e.Popularity = &store.Popularity{Amount: 1, Gap: time.Hour, From: validity.Now() + 300*time.Millisecond}
 			},
-			end: func(_ *bed, e *answers.Entry, _ *vouch.Session) { time.Sleep(e.Popularity.From - validity.Now()) },
+			end: func(_ *bed, e *store.Entry, _ *vouch.Session) { time.Sleep(e.Popularity.From - validity.Now()) },
 		},
 		"invalidated by its session": {
-			change: func(e *answers.Entry, s *vouch.Session) { e.Voucher = s.Voucher([]uint64{7}) },
-			end: func(_ *bed, _ *answers.Entry, s *vouch.Session) {
+			change: func(e *store.Entry, s *vouch.Session) { e.Voucher = s.Voucher([]uint64{7}) },
+			end: func(_ *bed, _ *store.Entry, s *vouch.Session) {
 				vouch.End(s.Invalidate([]uint64{7}))
 			},
 		},
 		"session retired": {
-			change: func(e *answers.Entry, s *vouch.Session) { e.Voucher = s.Voucher([]uint64{7}) },
-			end:    func(_ *bed, _ *answers.Entry, s *vouch.Session) { s.Retire() },
+			change: func(e *store.Entry, s *vouch.Session) { e.Voucher = s.Voucher([]uint64{7}) },
+			end:    func(_ *bed, _ *store.Entry, s *vouch.Session) { s.Retire() },
 		},
 		"session closed, after the TTL": {
-			change: func(e *answers.Entry, s *vouch.Session) {
+			change: func(e *store.Entry, s *vouch.Session) {
 				e.Voucher, e.Stored, e.Expires = s.Voucher([]uint64{7}), 1, 2
 			},
-			end: func(_ *bed, _ *answers.Entry, s *vouch.Session) { s.Close() },
+			end: func(_ *bed, _ *store.Entry, s *vouch.Session) { s.Close() },
 		},
 		"session silent, after the TTL": {
-			change: func(e *answers.Entry, s *vouch.Session) {
+			change: func(e *store.Entry, s *vouch.Session) {
 				e.Voucher, e.Stored, e.Expires = s.Voucher([]uint64{7}), 1, 2
 			},
-			end: func(_ *bed, _ *answers.Entry, s *vouch.Session) {
+			end: func(_ *bed, _ *store.Entry, s *vouch.Session) {
 				for s.Vouches(validity.Now()) {
 					time.Sleep(10 * time.Millisecond)
 				}
@@ -123,7 +123,7 @@ func TestEnds(t *testing.T) {
 			s := vouch.NewSession(validity.Now)
 			s.Opened(validity.Now(), 0)
 			s.Heard(0)
-			e := b.must(web, address(t, web, func(e *answers.Entry) {
+			e := b.must(web, address(t, web, func(e *store.Entry) {
 				if tt.change != nil {
 					tt.change(e, s)
 				}
@@ -143,7 +143,7 @@ func TestEnds(t *testing.T) {
 }
 
 // replace stores an entry without a copy.
-func (b *bed) replace(e *answers.Entry) {
+func (b *bed) replace(e *store.Entry) {
 	b.Helper()
 	query := question(b, web, dns.TypeA, nil)
 	var q wire.Query
@@ -167,7 +167,7 @@ func TestVouched(t *testing.T) {
 	opened := validity.Now()
 	s.Opened(opened, 0)
 	s.Heard(0)
-	b.must(web, address(t, web, func(e *answers.Entry) { e.Voucher, e.Stored, e.Expires = s.Voucher([]uint64{7}), 1, 2 }))
+	b.must(web, address(t, web, func(e *store.Entry) { e.Voucher, e.Stored, e.Expires = s.Voucher([]uint64{7}), 1, 2 }))
 	for s.Vouches(validity.Now()) {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -186,8 +186,8 @@ func TestVouched(t *testing.T) {
 // TestCounts compares the numbers of answers with those of queries, by all properties.
 func TestCounts(t *testing.T) {
 	b := newBed(t)
-	e := b.must(web, address(t, web, func(e *answers.Entry) {
-		e.Popularity = &answers.Popularity{Amount: 1 << 40, Gap: time.Hour, From: 1 << 60}
+	e := b.must(web, address(t, web, func(e *store.Entry) {
+		e.Popularity = &store.Popularity{Amount: 1 << 40, Gap: time.Hour, From: 1 << 60}
 	}))
 	want := map[Answered]uint64{}
 	r := rand.New(rand.NewPCG(1, 2))
@@ -232,7 +232,7 @@ func TestCounts(t *testing.T) {
 // TestPassed has queries to the listener that the program passes on, by reason, and other packets, which it does not count.
 func TestPassed(t *testing.T) {
 	b := newBed(t)
-	b.must(web, address(t, web, func(e *answers.Entry) { e.AnyCase = false }))
+	b.must(web, address(t, web, func(e *store.Entry) { e.AnyCase = false }))
 	option := func(m *dns.Msg) {
 		m.SetEdns0(1232, false)
 		m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0011223344556677"})
@@ -349,11 +349,11 @@ func TestClients(t *testing.T) {
 	query := question(t, web, dns.TypeA, nil)
 	var q wire.Query
 	q.Parse(query)
-	key := b.keyspace.Key(make([]byte, 0, answers.MaxKey), query, &q)
+	key := b.keyspace.Key(make([]byte, 0, store.MaxKey), query, &q)
 	b.store.Put(b.keyspace, key, e)
 	o := Offer{
 		Entry: e, Listener: b.numbers[listener4], Counter: &b.counted, Client: from.Addr(), Lists: lists,
-		Question: Question{Name: answers.KeyName(key), Type: dns.TypeA, List: 3},
+		Question: Question{Name: store.KeyName(key), Type: dns.TypeA, List: 3},
 	}
 	b.mu.Lock()
 	err := b.copy(&o, validity.Now())
@@ -502,7 +502,7 @@ func TestClose(t *testing.T) {
 	s := vouch.NewSession(validity.Now)
 	s.Opened(validity.Now(), 0)
 	s.Heard(0)
-	e := b.must(web, address(t, web, func(e *answers.Entry) { e.Voucher = s.Voucher([]uint64{7}) }))
+	e := b.must(web, address(t, web, func(e *store.Entry) { e.Voucher = s.Voucher([]uint64{7}) }))
 	if b.ask(web, nil) != redirected {
 		t.Fatal("not answered in the kernel")
 	}

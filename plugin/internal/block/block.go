@@ -14,14 +14,14 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // Block is a server block. Without a plugin that called Of, it has no Keyspace.
 type Block struct {
 	// Keyspace separates the block's answers in the store from those of other blocks.
-	Keyspace *answers.Keyspace
+	Keyspace *store.Keyspace
 	// FastPathOff and the limits are the settings of the fastpath directive; a limit is 0 without one.
 	FastPathOff          bool
 	MaxConcurrent        int
@@ -51,7 +51,7 @@ func Of(c *caddy.Controller) *Block {
 			return b
 		}
 	}
-	b := &Block{Keyspace: answers.Shared.NewKeyspace(), conf: conf, config: config, index: c.ServerBlockIndex}
+	b := &Block{Keyspace: store.Shared.NewKeyspace(), conf: conf, config: config, index: c.ServerBlockIndex}
 	conf.blocks = append(conf.blocks, b)
 	return b
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
@@ -127,19 +127,19 @@ func TestOnExit(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(end), func(t *testing.T) {
 			recorder.calls = nil
-			k := answers.Shared.NewKeyspace()
+			k := store.Shared.NewKeyspace()
 			b := &Block{Keyspace: k}
 			conf := &Configuration{blocks: []*Block{b}}
-			answers.Shared.Put(k, []byte("key"), new(answers.Entry))
+			store.Shared.Put(k, []byte("key"), new(store.Entry))
 			var called []string
 			b.OnExit(func() {
-				called = append(called, fmt.Sprintf("fast path stopped: %t, %d answers", len(recorder.calls) == 1, k.Len(answers.Success)))
+				called = append(called, fmt.Sprintf("fast path stopped: %t, %d answers", len(recorder.calls) == 1, k.Len(store.Success)))
 			})
 			kit.Must(t, conf.stop(end))
 			if !slices.Equal(called, want) {
 				t.Errorf("called: %q, want %q", called, want)
 			}
-			if n := k.Len(answers.Success); n != 0 {
+			if n := k.Len(store.Success); n != 0 {
 				t.Errorf("%d answers are left", n)
 			}
 		})

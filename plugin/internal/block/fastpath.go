@@ -8,8 +8,8 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // FastPath answers UDP queries from the store before CoreDNS does, and limits the queries in progress. Plugin fastpath
@@ -83,7 +83,7 @@ type Cache interface {
 	Counters(server string) CacheCounters
 }
 
-// CacheCounters count the lookups of a cache; Hits by answers.Kind. BeyondTTL counts those hits whose TTL has passed, while a
+// CacheCounters count the lookups of a cache; Hits by store.Kind. BeyondTTL counts those hits whose TTL has passed, while a
 // session vouches for the answer, Restored those with an answer of an earlier process.
 type CacheCounters struct {
 	Requests, Misses    prometheus.Counter
@@ -113,9 +113,9 @@ type Search struct {
 	// entry with List, an entry for the name itself is the answer if it has data: the name is the first candidate.
 	List uint32
 	// Count counts the answers for names themselves; it may be nil.
-	Count answers.Counter
+	Count store.Counter
 	// Client counts all answers to the client; it may be nil.
-	Client answers.Counter
+	Client store.Counter
 }
 
 // ZoneOwner is a plugin that answers queries for its zones without an upstream. They have limits of their own, so that they

@@ -1,11 +1,11 @@
 // Package exposed describes Services as clients outside of the cluster reach them. Plugin kubernetes has them, and plugin
-// k8s_external answers queries for their names. Of the project it imports only package answers, for the validity of answers.
+// k8s_external answers queries for their names. Of the project it imports only packages store and validity.
 package exposed
 
 import (
 	"net/netip"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -36,7 +36,7 @@ const NoPort = -1
 // nil if the answer is not stored.
 type Services interface {
 	// Modified is the serial of the zones.
-	answers.Serial
+	store.Serial
 	// Synced reports whether the Services have been read once.
 	Synced() bool
 	// Find returns the targets of a name, with an element for each port, and whether the name exists. With headless, the

@@ -14,7 +14,7 @@ type Namespace struct {
 	queries atomic.Uint64
 }
 
-// Inc counts a query. It implements answers.Counter.
+// Inc counts a query. It implements store.Counter.
 func (n *Namespace) Inc() {
 	if n != nil {
 		n.queries.Add(1)

@@ -142,7 +142,7 @@ type scene struct {
 }
 
 func (s *scene) play(h plugin.Handler, set setting) {
-	time.Sleep(century) // a bubble of synctest starts in 2000, before the process and the clock of package answers
+	time.Sleep(century) // a bubble of synctest starts in 2000, before the process and the clock of package validity
 	start := time.Now()
 	for range steps {
 		time.Sleep(pick(s.random, waits))

@@ -9,8 +9,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -49,7 +49,7 @@ type Dispatcher interface {
 type Answerer interface {
 	// Answer sends the answer of an entry. If the entry has no form for the client, the query is passed to the plugin chain
 	// with a StoredResult. The plugins have counted the query in their own metrics.
-	Answer(b *batch.Batch, q *Request, e *answers.Entry, p answers.Patch)
+	Answer(b *batch.Batch, q *Request, e *store.Entry, p store.Patch)
 	// Pass passes the query to the plugin chain. result is the value of Result in the chain's context; with nil, the
 	// plugins handle and count the query as if ServeWire had not been called.
 	Pass(b *batch.Batch, q *Request, result any)
@@ -60,8 +60,8 @@ type FinalResult interface{ FinalResult() }
 
 // StoredResult is the FinalResult of a query whose answer the plugin chain has to adapt to the client.
 type StoredResult struct {
-	Entry *answers.Entry
-	Patch answers.Patch
+	Entry *store.Entry
+	Patch store.Patch
 }
 
 // FinalResult implements FinalResult.

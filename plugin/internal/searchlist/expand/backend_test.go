@@ -16,9 +16,9 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -111,7 +111,7 @@ type backend struct {
 
 // observed has the properties of a reply of the backend.
 type observed struct {
-	properties answers.Properties
+	properties store.Properties
 	private    bool
 	replyKind  replyKind
 	list       bool // the reply is for a search list
@@ -208,7 +208,7 @@ func (w *backend) recordProperties(ctx context.Context, r *dns.Msg, facts ...fac
 		if f.private {
 			s.private = true
 			if i%2 == 0 {
-				answers.MarkPrivate(ctx)
+				store.MarkPrivate(ctx)
 			} else {
 				s.properties.View.Private = true
 			}
@@ -218,10 +218,10 @@ func (w *backend) recordProperties(ctx context.Context, r *dns.Msg, facts ...fac
 		}
 	}
 	if !stored {
-		s.properties = answers.Properties{View: s.properties.View}
+		s.properties = store.Properties{View: s.properties.View}
 	}
 	w.replies = append(w.replies, s)
-	if c := answers.PropertiesOf(ctx, r); c != nil {
+	if c := store.PropertiesOf(ctx, r); c != nil {
 		*c = s.properties
 	}
 }
@@ -361,7 +361,7 @@ var testMetrics = NewMetrics("expand_test")
 
 // newExpander returns an Expander with a backend as the next plugin.
 func newExpander(w *backend, zones ...string) *Expander {
-	return &Expander{Plugin: "test", Next: w, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Zones: zones, Metrics: testMetrics}
+	return &Expander{Plugin: "test", Next: w, Block: &block.Block{Keyspace: store.Shared.NewKeyspace()}, Zones: zones, Metrics: testMetrics}
 }
 
 // response is the result of Expander.ServeDNS.

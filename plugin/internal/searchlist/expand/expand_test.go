@@ -16,8 +16,8 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -699,11 +699,11 @@ func TestChangeOnTheWay(t *testing.T) {
 
 // endedEntry reports whether the answer to a question has an entry that is not current, and that a session can watch.
 func (x *Expander) endedEntry(q *Question) bool {
-	e := answers.Shared.Get(x.key(query(first, dns.TypeA), q).bytes)
+	e := store.Shared.Get(x.key(query(first, dns.TypeA), q).bytes)
 	return e != nil && !e.Current() && e.ByGeneration() && !e.Ended()
 }
 
-// serial is an answers.Serial.
+// serial is an store.Serial.
 type serial int64
 
 func (s *serial) Modified() int64 { return int64(*s) }
@@ -713,7 +713,7 @@ func TestSerial(t *testing.T) {
 	g, zone, other := &generation{}, serial(7), serial(90)
 	x := newExpander(nil)
 	x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
-		c := answers.PropertiesOf(ctx, r)
+		c := store.PropertiesOf(ctx, r)
 		c.Bounds[0], c.Serial = validity.Bound{Generation: g}, &other
 		if r.Question[0].Name == first {
 			c.Serial = &zone
@@ -830,7 +830,7 @@ func TestConcurrent(t *testing.T) {
 	g := &generation{}
 	x := newExpander(nil)
 	x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
-		c := answers.PropertiesOf(ctx, r)
+		c := store.PropertiesOf(ctx, r)
 		c.Bounds[0] = validity.Bound{Generation: g, Number: g.Load()}
 		f := fact{replyKind: replyNXDOMAIN, ttl: uint32(c.Bounds[0].Number) + 1}
 		if dns.CountLabel(r.Question[0].Name) == 1 {

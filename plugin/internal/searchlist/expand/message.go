@@ -9,10 +9,10 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/nonwriter"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -60,7 +60,7 @@ func (x *Expander) finish(ctx context.Context, w dns.ResponseWriter, r *dns.Msg,
 		return dns.RcodeServerFailure, err
 	}
 	x.store(key, composed, out)
-	m, err := answers.Unpack(composed)
+	m, err := store.Unpack(composed)
 	if err != nil {
 		return dns.RcodeServerFailure, err
 	}
@@ -82,7 +82,7 @@ func (k *walk) query(ctx context.Context, w dns.ResponseWriter, client *dns.Msg)
 	if k.passed != nil {
 		ctx = wirechain.WithResult(ctx, r, k.passed)
 	}
-	ctx, recorded := answers.Record(ctx, r)
+	ctx, recorded := store.Record(ctx, r)
 	m, err := k.exchange(ctx, w, r)
 	if trace := explain.From(ctx); trace != nil && m != nil {
 		trace.Add(k.Plugin, "candidate %s %s: %s, %d records", k.name(), dns.TypeToString[k.qtype()], dns.RcodeToString[m.Rcode], len(m.Answer))

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
 
 // result is the result of an expansion.
@@ -111,11 +111,11 @@ func (m *Metrics) newCounter(server string, labels expansionLabels) *counter {
 }
 
 // First returns the counter of a server for expansions that find the first candidate.
-func (m *Metrics) First(server string) answers.Counter {
+func (m *Metrics) First(server string) store.Counter {
 	return m.counter(server, expansionLabels{result: success, found: true})
 }
 
-// hitCounter counts the hits of a stored answer as expansions. It implements answers.ServerCounter.
+// hitCounter counts the hits of a stored answer as expansions. It implements store.ServerCounter.
 type hitCounter struct {
 	metrics  *Metrics
 	labels   expansionLabels
@@ -127,8 +127,8 @@ type serverCounter struct {
 	counter *counter
 }
 
-// Counter implements answers.ServerCounter.
-func (h *hitCounter) Counter(server string) answers.Counter {
+// Counter implements store.ServerCounter.
+func (h *hitCounter) Counter(server string) store.Counter {
 	var known []serverCounter
 	if all := h.counters.Load(); all != nil {
 		known = *all

@@ -9,9 +9,9 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -34,19 +34,19 @@ type reply struct {
 	errors []byte // the extended errors (RFC 8914), as EDNS options
 
 	status status
-	name   string         // of the candidate
-	alias  string         // the target of an alias in front that is not a part of the reply, "" for none
-	offset int            // of the candidate in the run
-	serial answers.Serial // of the zone
-	stored bool           // the reply is stored as the answer to the name, by a cache or by the Expander
-	waits  bool           // the reply is negative, and queries wait for the name: see answers.Entry.Waits
+	name   string       // of the candidate
+	alias  string       // the target of an alias in front that is not a part of the reply, "" for none
+	offset int          // of the candidate in the run
+	serial store.Serial // of the zone
+	stored bool         // the reply is stored as the answer to the name, by a cache or by the Expander
+	waits  bool         // the reply is negative, and queries wait for the name: see store.Entry.Waits
 	// lifetime is the time for which clients may use a reply for which a session vouches, by its TTLs.
 	lifetime time.Duration
 	err      error
 }
 
 // entryReply returns the reply of a wire handler to a query.
-func entryReply(e *answers.Entry, p *answers.Patch, q *wirechain.Request) *reply {
+func entryReply(e *store.Entry, p *store.Patch, q *wirechain.Request) *reply {
 	patch, flags := *p, q.Query
 	patch.Options, flags.EDNS = nil, false
 	r := &reply{

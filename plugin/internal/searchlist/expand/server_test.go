@@ -17,10 +17,10 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -97,7 +97,7 @@ func (e expandHandler) serveWire(ctx context.Context, w dns.ResponseWriter, r *d
 	if !q.Parse(packed) {
 		return dns.RcodeServerFailure, errors.New("not parsed")
 	}
-	q.Key = e.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), packed, &q.Query)
+	q.Key = e.Block.Keyspace.Key(make([]byte, 0, store.MaxKey), packed, &q.Query)
 	if directives.dispatches {
 		q.Dispatcher = dispatcher{e.Block.ZonesOn(q.Server)}
 	}
@@ -131,7 +131,7 @@ type serverClient struct {
 	err  error
 }
 
-func (c *serverClient) Answer(_ *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
+func (c *serverClient) Answer(_ *batch.Batch, q *wirechain.Request, e *store.Entry, p store.Patch) {
 	m, err := e.Message(q.Packed, q.Query, &p)
 	if err == nil {
 		err = c.w.WriteMsg(m)
@@ -167,7 +167,7 @@ func (z backendHandler) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *d
 	directives.mu.Lock()
 	defer directives.mu.Unlock()
 	directives.by = append(directives.by, z.zone+" "+r.Question[0].Name)
-	if Nested(ctx) && answers.PropertiesOf(ctx, r) == nil {
+	if Nested(ctx) && store.PropertiesOf(ctx, r) == nil {
 		return dns.RcodeServerFailure, fmt.Errorf("no properties to fill in for the query %v", r.Question)
 	}
 	return directives.backend.ServeDNS(ctx, w, r)

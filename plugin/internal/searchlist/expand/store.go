@@ -6,7 +6,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -21,22 +21,22 @@ type key struct {
 func (x *Expander) key(r *dns.Msg, q *Question) *key {
 	k := &key{}
 	var ok bool
-	if k.query, ok = answers.QueryFromMsg(&k.q, make([]byte, 0, wire.MaxQuery), r); !ok || k.q.Upper {
+	if k.query, ok = store.QueryFromMsg(&k.q, make([]byte, 0, wire.MaxQuery), r); !ok || k.q.Upper {
 		return k
 	}
-	k.bytes = x.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), k.query, &k.q)
+	k.bytes = x.Block.Keyspace.Key(make([]byte, 0, store.MaxKey), k.query, &k.q)
 	if q.ListID != 0 {
-		k.bytes = answers.AppendKeyList(k.bytes, q.ListID)
+		k.bytes = store.AppendKeyList(k.bytes, q.ListID)
 	}
 	return k
 }
 
 // fresh returns the fresh entry of the key, or nil.
-func (k *key) fresh() *answers.Entry {
+func (k *key) fresh() *store.Entry {
 	if len(k.bytes) == 0 {
 		return nil
 	}
-	if e := answers.Shared.Get(k.bytes); e != nil && e.Fresh(validity.Now()) {
+	if e := store.Shared.Get(k.bytes); e != nil && e.Fresh(validity.Now()) {
 		return e
 	}
 	return nil
@@ -49,7 +49,7 @@ func (x *Expander) store(k *key, composed []byte, out *outcome) {
 		return
 	}
 	if e, err := x.newEntry(out, composed); err == nil {
-		answers.Shared.Put(x.Block.Keyspace, k.bytes, e)
+		store.Shared.Put(x.Block.Keyspace, k.bytes, e)
 	}
 }
 
@@ -68,8 +68,8 @@ func (k *key) storable(out *outcome) bool {
 var errUnstorable = errors.New("the reply has no form that can be stored")
 
 // newEntry returns the entry of a composed reply.
-func (x *Expander) newEntry(out *outcome, composed []byte) (*answers.Entry, error) {
-	e := &answers.Entry{
+func (x *Expander) newEntry(out *outcome, composed []byte) (*store.Entry, error) {
+	e := &store.Entry{
 		Stored: validity.Now(), Validity: out.validity, Limit: out.limit, Serial: out.reply.serial,
 		Count: &hitCounter{metrics: x.Metrics, labels: out.labels()}, Waits: out.waits,
 	}
@@ -77,7 +77,7 @@ func (x *Expander) newEntry(out *outcome, composed []byte) (*answers.Entry, erro
 		e.Gone, e.Costly = e.Expires, true
 	}
 	if wire.Count(composed, wire.ANCountAt) == 0 {
-		e.Kind = answers.Denial
+		e.Kind = store.Denial
 	}
 	r := wire.NewReply()
 	defer r.Release()
@@ -90,10 +90,10 @@ func (x *Expander) newEntry(out *outcome, composed []byte) (*answers.Entry, erro
 }
 
 // writeStored answers a query from the store.
-func (x *Expander) writeStored(w dns.ResponseWriter, r *dns.Msg, k *key, e *answers.Entry, p *answers.Patch) (int, error) {
+func (x *Expander) writeStored(w dns.ResponseWriter, r *dns.Msg, k *key, e *store.Entry, p *store.Patch) (int, error) {
 	m, err := e.Message(k.query, k.q, p)
 	if err != nil {
-		answers.Shared.Remove(e)
+		store.Shared.Remove(e)
 		return dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack stored answer of %s: %w", x.Plugin, r.Question[0].Name, err)
 	}
 	if err := w.WriteMsg(m); err != nil {

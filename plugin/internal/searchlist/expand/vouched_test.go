@@ -7,9 +7,9 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
@@ -18,7 +18,7 @@ import (
 // storedBackend answers from entries, as plugin cache does, in both forms. It has entries for all names that are queried.
 type storedBackend struct {
 	t       *testing.T
-	entries map[string]*answers.Entry
+	entries map[string]*store.Entry
 	uncache bool // the replies have no time: no cache stores them
 	queries int
 }
@@ -30,13 +30,13 @@ func (w *storedBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *
 	w.queries++
 	e := w.entries[r.Question[0].Name]
 	var q wire.Query
-	packed, _ := answers.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), r)
+	packed, _ := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), r)
 	p := e.Patch(validity.Now())
 	m, err := e.Message(packed, q, &p)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if properties := answers.PropertiesOf(ctx, r); properties != nil {
+	if properties := store.PropertiesOf(ctx, r); properties != nil {
 		properties.Validity, properties.Lifetime = e.Validity, e.Lifetime(validity.Now())
 		if w.uncache {
 			properties.Expires = 0
@@ -64,7 +64,7 @@ func (w *storedBackend) ServeWire(b *batch.Batch, q *wirechain.Request) {
 func (w *storedBackend) store(name string, f fact, ago time.Duration, v *vouch.Voucher) {
 	w.t.Helper()
 	stored := validity.Now() - ago
-	e := &answers.Entry{Stored: stored, Validity: validity.Validity{Expires: stored + time.Duration(f.ttl)*time.Second, Voucher: v}}
+	e := &store.Entry{Stored: stored, Validity: validity.Validity{Expires: stored + time.Duration(f.ttl)*time.Second, Voucher: v}}
 	if err := e.Fill(replyOf(query(name, dns.TypeA), name, f)); err != nil {
 		w.t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestVouchedParts(t *testing.T) {
 		for _, form := range []string{"chain", "wire"} {
 			t.Run(name+", "+form, func(t *testing.T) {
 				s := vouchingSession(t)
-				w := &storedBackend{t: t, entries: map[string]*answers.Entry{}, uncache: tt.uncached}
+				w := &storedBackend{t: t, entries: map[string]*store.Entry{}, uncache: tt.uncached}
 				for i, candidate := range []string{first, second, third, fourth, bareName} {
 					p := append(tt.search[:], tt.bare)[i]
 					var v *vouch.Voucher
@@ -172,7 +172,7 @@ func near(got, want uint32) bool { return got <= want && want <= got+2 }
 
 // checkVouchedEntry checks the validity of a joined entry, with the time until which a part without a voucher is valid, or 0.
 // It invalidates a part.
-func checkVouchedEntry(t *testing.T, e *answers.Entry, limit time.Duration, s *vouch.Session) {
+func checkVouchedEntry(t *testing.T, e *store.Entry, limit time.Duration, s *vouch.Session) {
 	t.Helper()
 	now := validity.Now()
 	if e == nil || !e.Fresh(now) || e.Fresh(now+10*time.Minute) {
@@ -198,7 +198,7 @@ func TestVouchedPartsFallBack(t *testing.T) {
 	}{"TTL has not passed": {2 * time.Second, true}, "TTL has passed": {6 * time.Second, false}} {
 		t.Run(name, func(t *testing.T) {
 			s := vouchingSession(t)
-			w := &storedBackend{t: t, entries: map[string]*answers.Entry{}}
+			w := &storedBackend{t: t, entries: map[string]*store.Entry{}}
 			for _, candidate := range []string{first, second, third, fourth} {
 				w.store(candidate, fact{replyKind: replyNXDOMAIN, ttl: 5}, tt.ago, s.Voucher([]uint64{1}))
 			}
@@ -231,7 +231,7 @@ func TestPartsArePopular(t *testing.T) {
 	for _, form := range []string{"chain", "wire"} {
 		t.Run(form, func(t *testing.T) {
 			s := vouchingSession(t)
-			w := &storedBackend{t: t, entries: map[string]*answers.Entry{}}
+			w := &storedBackend{t: t, entries: map[string]*store.Entry{}}
 			x := newExpander(newBackend(nil))
 			x.Next = w
 			for i, candidate := range []string{first, second, third, fourth, bareName} {
@@ -240,7 +240,7 @@ func TestPartsArePopular(t *testing.T) {
 					f.replyKind = replyData
 				}
 				w.store(candidate, f, time.Hour, s.Voucher([]uint64{uint64(i) + 1})) // #nosec G115 -- small
-				answers.Shared.Put(x.Block.Keyspace, []byte{byte(i)}, w.entries[candidate])
+				store.Shared.Put(x.Block.Keyspace, []byte{byte(i)}, w.entries[candidate])
 			}
 			r := query(first, dns.TypeA)
 			for hits := range 2 {

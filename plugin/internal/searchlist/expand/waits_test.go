@@ -7,7 +7,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -29,7 +29,7 @@ func TestWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			x := newExpander(nil)
 			x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
-				c, name := answers.PropertiesOf(ctx, r), r.Question[0].Name
+				c, name := store.PropertiesOf(ctx, r), r.Question[0].Name
 				c.Bounds[0], c.Waits = validity.Bound{Generation: g}, name == tt.waits
 				return dns.RcodeSuccess, rw.WriteMsg(replyOf(r, name, fact{replyKind: tt.facts[name], ttl: 5}))
 			})

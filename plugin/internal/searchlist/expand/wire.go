@@ -6,10 +6,10 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
@@ -41,7 +41,7 @@ func (x *Expander) ServeWire(b *batch.Batch, q *wirechain.Request, name string, 
 	}
 	k := &key{query: q.Packed, q: q.Query, bytes: append(make([]byte, 0, len(q.Key)+4), q.Key...)}
 	if question.ListID != 0 {
-		k.bytes = answers.AppendKeyList(k.bytes, question.ListID)
+		k.bytes = store.AppendKeyList(k.bytes, question.ListID)
 	}
 	if e := k.fresh(); e != nil {
 		e.Count.Counter(q.Server).Inc()
@@ -62,7 +62,7 @@ type wireWalk struct {
 	handler wirechain.Handler
 
 	query    wirechain.Request
-	toKey    [answers.MaxKey]byte // memory of the query's Key
+	toKey    [store.MaxKey]byte // memory of the query's Key
 	state    atomic.Uint32
 	unserved bool // the handler has passed the query to the plugin chain
 }
@@ -101,7 +101,7 @@ func (w *wireWalk) send(b *batch.Batch) bool {
 }
 
 // Answer implements wirechain.Answerer.
-func (w *wireWalk) Answer(b *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
+func (w *wireWalk) Answer(b *batch.Batch, q *wirechain.Request, e *store.Entry, p store.Patch) {
 	w.receive(entryReply(e, &p, q), &e.Validity, true)
 	w.proceed(b)
 }
@@ -127,7 +127,7 @@ func (w *wireWalk) end(b *batch.Batch) {
 		q.Pass(b, q, &w.walk)
 		return
 	}
-	var e *answers.Entry
+	var e *store.Entry
 	composed, err := w.compose(out)
 	if err == nil {
 		e, err = w.newEntry(out, composed)
@@ -137,7 +137,7 @@ func (w *wireWalk) end(b *batch.Batch) {
 		return
 	}
 	if k := (&key{bytes: w.key}); k.storable(out) {
-		answers.Shared.Put(w.Block.Keyspace, w.key, e)
+		store.Shared.Put(w.Block.Keyspace, w.key, e)
 	}
 	w.Metrics.counter(q.Server, out.labels()).Inc()
 	q.Answer(b, q, e, e.Patch(e.Stored))

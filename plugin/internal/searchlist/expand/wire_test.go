@@ -14,10 +14,10 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/property"
@@ -164,8 +164,8 @@ func storedText(x *Expander, r *dns.Msg, q *Question) string {
 		left = e.Expires - e.Stored
 	}
 	labels := e.Count.(*hitCounter).labels
-	plain := e.Plain.AppendReply(nil, k.query, &k.q, &answers.Patch{})
-	form := e.Form(&k.q, &answers.Patch{}, 400, 1480)
+	plain := e.Plain.AppendReply(nil, k.query, &k.q, &store.Patch{})
+	form := e.Form(&k.q, &store.Patch{}, 400, 1480)
 	return fmt.Sprintf("%x %d %t %v %v bounds %d for %v, gone after %v, stored %v, costly %t, cached %t, options %x, serial %v",
 		plain, e.CountedLen(), form != nil && form != &e.Plain, e.Kind, labels, bounds, left, e.Gone-e.Expires, e.Stored-validity.Now(), e.Costly, e.Cached, e.Options, e.Serial)
 }
@@ -213,7 +213,7 @@ func TestWireTimes(t *testing.T) {
 // concurrentHandler answers from other goroutines: NXDOMAIN, or data for the bare name.
 type concurrentHandler struct {
 	*wireBackend
-	entries map[string]*answers.Entry
+	entries map[string]*store.Entry
 }
 
 func (h *concurrentHandler) ServeWire(b *batch.Batch, q *wirechain.Request) {
@@ -239,7 +239,7 @@ func (h *concurrentHandler) ServeWire(b *batch.Batch, q *wirechain.Request) {
 // goroutines. Each client gets its answer once.
 func TestConcurrentWalks(t *testing.T) {
 	const clients, queries, names = 16, 100, 5
-	h := &concurrentHandler{wireBackend: &wireBackend{backend: newBackend(nil)}, entries: map[string]*answers.Entry{}}
+	h := &concurrentHandler{wireBackend: &wireBackend{backend: newBackend(nil)}, entries: map[string]*store.Entry{}}
 	for n := range names {
 		base := fmt.Sprintf("w%d.", n)
 		for _, name := range namesOf(base+podSuffixes[0], &Question{Base: base, Suffixes: podSuffixes}) {
@@ -247,7 +247,7 @@ func TestConcurrentWalks(t *testing.T) {
 			if name == base {
 				f.replyKind = replyData
 			}
-			e := &answers.Entry{Validity: validity.Validity{Expires: validity.Now() + time.Hour}}
+			e := &store.Entry{Validity: validity.Validity{Expires: validity.Now() + time.Hour}}
 			if err := e.Fill(replyOf(query(name, dns.TypeA), name, f)); err != nil {
 				t.Fatal(err)
 			}
@@ -296,7 +296,7 @@ func TestWalkMemory(t *testing.T) {
 	if !q.Parse(packed) {
 		t.Fatal("not parsed")
 	}
-	q.Key = x.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), packed, &q.Query)
+	q.Key = x.Block.Keyspace.Key(make([]byte, 0, store.MaxKey), packed, &q.Query)
 	question := &Question{Base: name, Suffixes: podSuffixes, ListID: 1}
 	goroutines, before := runtime.NumGoroutine(), heap()
 	for range walks {
@@ -351,13 +351,13 @@ func TestTwoExpanders(t *testing.T) {
 // discarding is an Answerer that does nothing.
 type discarding struct{}
 
-func (discarding) Answer(*batch.Batch, *wirechain.Request, *answers.Entry, answers.Patch) {}
-func (discarding) Pass(*batch.Batch, *wirechain.Request, any)                             { panic("passed") }
+func (discarding) Answer(*batch.Batch, *wirechain.Request, *store.Entry, store.Patch) {}
+func (discarding) Pass(*batch.Batch, *wirechain.Request, any)                         { panic("passed") }
 
 // replies is a wire handler that answers each query with the next of its entries.
 type replies struct {
 	*backend
-	entries []*answers.Entry
+	entries []*store.Entry
 	next    int
 }
 
@@ -370,8 +370,8 @@ func (h *replies) ServeWire(b *batch.Batch, q *wirechain.Request) {
 // BenchmarkServeWire expands a name: the server answers the search list with the second candidate, or with NXDOMAIN, after
 // which the bare name is found.
 func BenchmarkServeWire(b *testing.B) {
-	entryOf := func(name string, f fact, list ...string) *answers.Entry {
-		e := &answers.Entry{} // expires at once, so that the result is not stored
+	entryOf := func(name string, f fact, list ...string) *store.Entry {
+		e := &store.Entry{} // expires at once, so that the result is not stored
 		m := replyOf(query(name, dns.TypeA), name, f)
 		if len(list) > 0 {
 			m.Question[0].Name = first
@@ -384,7 +384,7 @@ func BenchmarkServeWire(b *testing.B) {
 		}
 		return e
 	}
-	for name, entries := range map[string][]*answers.Entry{
+	for name, entries := range map[string][]*store.Entry{
 		"second":  {entryOf(second, fact{replyKind: replyData, ttl: 5}, podSuffixes[1])},
 		"missing": {entryOf(first, fact{replyKind: replyNXDOMAIN, ttl: 5}), entryOf(fourth, fact{replyKind: replyNXDOMAIN, ttl: 5}), entryOf(bareName, fact{replyKind: replyNXDOMAIN, ttl: 5})},
 		"bare":    {entryOf(first, fact{replyKind: replyNXDOMAIN, ttl: 5}), entryOf(fourth, fact{replyKind: replyNXDOMAIN, ttl: 5}), entryOf(bareName, fact{replyKind: replyData, ttl: 5})},
@@ -400,7 +400,7 @@ func BenchmarkServeWire(b *testing.B) {
 			if !q.Parse(packed) {
 				b.Fatal("not parsed")
 			}
-			q.Key = x.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), packed, &q.Query)
+			q.Key = x.Block.Keyspace.Key(make([]byte, 0, store.MaxKey), packed, &q.Query)
 			out := new(batch.Batch)
 			b.ReportAllocs()
 			for b.Loop() {

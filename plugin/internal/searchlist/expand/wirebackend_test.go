@@ -10,10 +10,10 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
@@ -38,7 +38,7 @@ type wireBackend struct {
 // held is the reply that a wireBackend has for a query that it passes to the plugin chain.
 type held struct {
 	msg        *dns.Msg
-	properties answers.Properties
+	properties store.Properties
 	forAll     bool
 	code       int
 	err        error
@@ -53,11 +53,11 @@ func (w *wireBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *dn
 	case !ok:
 		return w.backend.ServeDNS(ctx, rw, r)
 	}
-	if p := answers.PropertiesOf(ctx, r); p != nil {
+	if p := store.PropertiesOf(ctx, r); p != nil {
 		*p = h.properties
 	}
 	if !h.forAll {
-		answers.MarkPrivate(ctx)
+		store.MarkPrivate(ctx)
 	}
 	if h.msg == nil {
 		return h.code, h.err
@@ -96,18 +96,18 @@ func (w *wireBackend) query(q *wirechain.Request) *held {
 	if err := r.Unpack(q.Packed); err != nil {
 		panic(err)
 	}
-	ctx, recorded := answers.Record(context.Background(), r)
+	ctx, recorded := store.Record(context.Background(), r)
 	rw := dnstest.NewRecorder(&test.ResponseWriter{})
 	code, err := w.backend.ServeDNS(ctx, rw, r)
 	return &held{msg: rw.Msg, properties: recorded.Properties, forAll: recorded.ForAll(), code: code, err: err}
 }
 
 // entry returns the reply as an entry, nil if it has none.
-func (h *held) entry() *answers.Entry {
+func (h *held) entry() *store.Entry {
 	if h.msg == nil || h.msg.Truncated || !h.forAll {
 		return nil
 	}
-	e := &answers.Entry{Stored: validity.Now(), Validity: h.properties.Validity, Serial: h.properties.Serial}
+	e := &store.Entry{Stored: validity.Now(), Validity: h.properties.Validity, Serial: h.properties.Serial}
 	m := h.msg.Copy()
 	if opt := m.IsEdns0(); opt != nil {
 		m.Extra = nil
@@ -134,12 +134,12 @@ type wireClient struct {
 	r      *dns.Msg
 	q      *Question
 	packed []byte // the answer, nil if the plugin chain has answered
-	stored *answers.Entry
+	stored *store.Entry
 	done   chan response
 }
 
 // Answer implements wirechain.Answerer.
-func (c *wireClient) Answer(_ *batch.Batch, q *wirechain.Request, e *answers.Entry, p answers.Patch) {
+func (c *wireClient) Answer(_ *batch.Batch, q *wirechain.Request, e *store.Entry, p store.Patch) {
 	m, err := e.Message(q.Packed, q.Query, &p)
 	c.packed, c.stored = e.Plain.AppendReply(nil, q.Packed, &q.Query, &p), e
 	clear(q.Packed) // it belongs to the client again
@@ -175,7 +175,7 @@ func sendWire(t *testing.T, x *Expander, r *dns.Msg, q *Question) (response, *wi
 	if !wire.Parse(packed) || !ExpandableWire(wire) {
 		return send(t, x, r, q), c
 	}
-	wire.Key = x.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), packed, &wire.Query)
+	wire.Key = x.Block.Keyspace.Key(make([]byte, 0, store.MaxKey), packed, &wire.Query)
 	x.ServeWire(new(batch.Batch), wire, r.Question[0].Name, q)
 	got := <-c.done
 	if len(c.done) > 0 {

@@ -1,5 +1,0 @@
-// Package answers has packed DNS messages and the store of the process: AppendKey builds the key of a query, Answer is a packed
-// reply that is patched for each client, Validity bounds how long an answer may be served, and Store has entries in one budget
-// of bytes. Input is queries of package wire and dns.Msg; output is replies as bytes. Lookups and patches allocate nothing. Of
-// the project it imports only packages wire, searchlist, push and vouch; it has no sockets and no logging.
-package answers
