@@ -268,10 +268,10 @@ func (c *connection) end(r closeReason) {
 	_ = unix.Close(c.fd)
 	c.fd = -1
 	c.closed.Store(true)
-	heldQueries.releaseConnection(c)
+	c.listener.process.held.releaseConnection(c)
 	c.release()
 	c.space.Broadcast()
-	streams.remove(c)
+	c.listener.process.streams.remove(c)
 	c.listener.connections.Add(-1)
 }
 

@@ -93,9 +93,9 @@ func TestReloadWithDetachedSocket(t *testing.T) {
 func awaitListeners(t *testing.T, want int) {
 	t.Helper()
 	kit.Eventually(t, fmt.Sprintf("%d listeners", want), func() bool {
-		listeners.mu.Lock()
-		defer listeners.mu.Unlock()
-		return len(listeners.all) == want
+		process.mu.Lock()
+		defer process.mu.Unlock()
+		return len(process.listeners) == want
 	})
 }
 

@@ -258,7 +258,7 @@ func (c *connection) received(now time.Duration, handled, active bool) bool {
 
 // hold counts the bytes in the connection's buffers, and closes the connection if they exceed a limit. The mutex is locked.
 func (c *connection) hold() {
-	if !streams.hold(c, c.retained+c.inQueries+cap(c.out)) {
+	if !c.listener.process.streams.hold(c, c.retained+c.inQueries+cap(c.out)) {
 		c.end(closedForMemory)
 	}
 }

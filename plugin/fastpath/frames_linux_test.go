@@ -63,7 +63,7 @@ func withRoute(t *testing.T, keyspace *answers.Keyspace, wire wirechain.Handler)
 	return func(s *server) {
 		s.routes = routes{byZone: map[string]*route{}}
 		counting := &counters{server: s.Addr, zone: ".", plugin: "next", dns: true}
-		s.routes.add(".", &route{keyspace: keyspace.ID(), byGeneration: true, counters: counting, chain: newChain(0), wire: wire})
+		s.routes.add(".", &route{keyspace: keyspace.ID(), byGeneration: true, counters: counting, queue: s.process.places.NewQueue(0), wire: wire})
 	}
 }
 
@@ -145,7 +145,7 @@ func streamPair(t testing.TB, s *server) (p *poller, c *connection, client int) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &listener{address: s.Addr}
+	l := &listener{process: s.process, address: s.Addr}
 	l.server.Store(s)
 	c = newConnection(l, pair[0], netip.MustParseAddrPort("127.0.0.1:5353"))
 	c.poller, c.source = p, new(source)
