@@ -202,11 +202,11 @@ func FuzzInput(f *testing.F) {
 		first = max(0, min(first, len(b)))
 		second = max(first, min(second, len(b)))
 		queries := func(parts ...[]byte) (all []string) {
-			c := &connection{}
+			var in input
 			for _, data := range parts {
 				for {
 					var query []byte
-					if query, data = c.next(data); query == nil {
+					if query, data = in.next(data); query == nil {
 						break
 					}
 					all = append(all, string(query))
@@ -215,7 +215,7 @@ func FuzzInput(f *testing.F) {
 					t.Fatalf("%d bytes are left", len(data))
 				}
 			}
-			if n := len(c.in); n > 0 && n >= 2 && n >= 2+int(binary.BigEndian.Uint16(c.in)) {
+			if n := len(in.bytes); n >= 2 && n >= 2+int(binary.BigEndian.Uint16(in.bytes)) {
 				t.Fatal("a complete query is retained")
 			}
 			return all

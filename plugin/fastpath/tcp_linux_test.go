@@ -357,7 +357,7 @@ func TestManyMessages(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	for _, c := range l.process.streams.connectionsOf(l) {
 		c.mu.Lock()
-		if unsent := len(c.out); unsent > maxUnsent+dns.MaxMsgSize {
+		if unsent := len(c.out.bytes); unsent > maxUnsent+dns.MaxMsgSize {
 			t.Errorf("%d bytes are buffered", unsent)
 		}
 		c.mu.Unlock()

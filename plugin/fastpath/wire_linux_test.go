@@ -248,8 +248,7 @@ func TestFinalResultsOfOneClientDelayNoOther(t *testing.T) {
 func deafen(c *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.begin()
-	c.out = append(c.out, make([]byte, maxUnsent+1)...) // never flushed
+	c.out.frames(make([]byte, maxUnsent+1)) // never flushed
 }
 
 // TestPanicInWireHandler has a handler that panics before, after or while it ends the work on a query: the reader answers the
