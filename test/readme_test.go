@@ -192,9 +192,7 @@ current-context: x
 
 // TestCommandsOfReadme runs the dig commands of README.md and the one of kubernetes, and compares their output.
 func TestCommandsOfReadme(t *testing.T) {
-	if _, err := exec.LookPath("dig"); err != nil && os.Getenv("NEARSIDE_REQUIRE_ALL") != "1" {
-		t.Skipf("%v: run test/install.sh", err)
-	}
+	kit.Require(t, "dig")
 	server := daemon.Start(t, daemon.Program(t, "clusterdns"), here(t, kit.Read(t, filepath.Join(root, "Corefile.example")), ""))
 	ran := 0
 	for _, b := range slices.Concat(

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -140,10 +141,6 @@ func addressRecord(address string) string {
 func requireFile(t *testing.T, path, part string) {
 	t.Helper()
 	if _, err := os.Stat(path); err != nil {
-		message := fmt.Sprintf("%v; run test/install.sh %s", err, part)
-		if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-			t.Fatal(message)
-		}
-		t.Skip(message)
+		kit.Lacking(t, fmt.Sprintf("%v; run test/install.sh %s", err, part))
 	}
 }

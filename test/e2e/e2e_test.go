@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -160,9 +159,7 @@ func (c *cluster) answering(t *testing.T, within time.Duration) {
 }
 
 func TestCluster(t *testing.T) {
-	if _, err := exec.LookPath("dig"); err != nil && os.Getenv("NEARSIDE_REQUIRE_ALL") != "1" {
-		t.Skipf("%v: run test/install.sh", err)
-	}
+	kit.Require(t, "dig")
 	c := start(t)
 	c.run(t)
 	c.answering(t, 30*time.Second)

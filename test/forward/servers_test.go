@@ -88,11 +88,7 @@ func (r *realServer) program() string {
 			return r.copyOf(path)
 		}
 	}
-	advice := r.name + " is not installed; run test/install.sh"
-	if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-		r.t.Fatal(advice)
-	}
-	r.t.Skip(advice)
+	kit.Lacking(r.t, r.name+" is not installed; run test/install.sh")
 	return ""
 }
 

@@ -24,18 +24,6 @@ const (
 	created  = "2023-11-14T22:13:20Z"
 )
 
-// need skips a test that lacks a requirement, and fails it if NEARSIDE_REQUIRE_ALL is "1".
-func need(t *testing.T, err error) {
-	t.Helper()
-	switch {
-	case err == nil:
-	case os.Getenv("NEARSIDE_REQUIRE_ALL") == "1":
-		t.Fatal(err)
-	default:
-		t.Skip(err)
-	}
-}
-
 // sources returns the paths that .dockerignore does not exclude.
 func sources(t *testing.T) (paths []string) {
 	t.Helper()

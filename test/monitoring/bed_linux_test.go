@@ -23,7 +23,6 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
-	"github.com/nearside-dns/nearside/test/namespace"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -202,7 +201,7 @@ func (b *bed) startNodecache(t *testing.T) {
 	if samples, err := b.scrape(nodecache); err != nil {
 		t.Fatal(err)
 	} else if samples.Sum("nearside_kernel_interfaces", "state", "attached") == 0 {
-		namespace.Lacking(t, "a kernel that permits the program for answers in the kernel")
+		kit.Lacking(t, "the kernel does not permit the program for answers in the kernel")
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,12 +68,7 @@ type cluster struct {
 // start starts two clusters, without the tests' objects and without the definitions of their kinds.
 func start(t *testing.T) *clusterset {
 	t.Helper()
-	if _, err := exec.LookPath("dig"); err != nil {
-		if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-			t.Fatal("dig is not installed; run test/install.sh")
-		}
-		t.Skip("dig is not installed; run test/install.sh")
-	}
+	kit.Require(t, "dig")
 	return &clusterset{west: startCluster(t, "west", 1), east: startCluster(t, "east.prod", 2)}
 }
 

@@ -21,13 +21,9 @@ import (
 // requireRoot skips a test that needs CAP_BPF and CAP_NET_ADMIN.
 func requireRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() == 0 {
-		return
+	if os.Geteuid() != 0 {
+		kit.Lacking(t, "the test needs root")
 	}
-	if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-		t.Fatal("the test needs root")
-	}
-	t.Skip("the test needs root")
 }
 
 // listener4 and listener6 are the addresses of the tests' servers.

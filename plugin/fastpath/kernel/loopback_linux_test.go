@@ -13,13 +13,13 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/kit"
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // TestLoopback has host programs that query over lo while the kernel tracks connections, except those to and from the node-local
 // addresses, as with the rules of plugin nodelocal: they get the answer of the program.
 func TestLoopback(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	shell := func(command string) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // spoofer sends datagrams with the address and port of another process.
@@ -51,7 +51,7 @@ func forged(query []byte) []byte {
 // An attacker who knows the port of an idle socket fills it with answers of all ids before the query is sent. None of
 // them is accepted.
 func TestUDPAnswersBeforeTheQuery(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	attacker := newSpoofer(t)

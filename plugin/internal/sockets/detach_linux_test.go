@@ -14,7 +14,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/reuseport"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/kit"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // TestDetachListener detaches one of two listeners on an address while a server accepts from it. The other listener gets
@@ -119,10 +120,10 @@ func TestDetach(t *testing.T) {
 		"any address without IPv6": {"[::]:0", "127.0.0.1", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			namespace.Enter(t)
+			netns.Enter(t)
 			if c.noIPv6 {
 				if err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0o600); err != nil {
-					namespace.Lacking(t, "the right to disable IPv6: "+err.Error())
+					kit.Lacking(t, "the test may not disable IPv6: "+err.Error())
 				}
 			}
 			first := listen(t, c.bind)

@@ -6,11 +6,11 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 func TestMatched(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	four, six := netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")
