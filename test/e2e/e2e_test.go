@@ -123,12 +123,10 @@ func (c *cluster) digLong(t *testing.T, args ...string) string {
 // rcode returns the response code of a query, "" without a reply.
 func (c *cluster) rcode(t *testing.T, args ...string) string {
 	t.Helper()
-	_, after, found := strings.Cut(c.digLong(t, args...), "status: ")
-	if !found {
-		return ""
+	for _, r := range kit.ParseDig(c.digLong(t, args...)) {
+		return r.Status
 	}
-	code, _, _ := strings.Cut(after, ",")
-	return code
+	return ""
 }
 
 func (c *cluster) ready(t *testing.T) bool {
