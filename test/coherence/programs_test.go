@@ -3,7 +3,6 @@
 package coherence
 
 import (
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -27,11 +26,7 @@ import (
 // maxWait bounds the wait for an event that is due at once, on a busy machine.
 const maxWait = 20 * time.Second
 
-// TestMain stops the control plane.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	os.Exit(kubeapi.Main(m.Run))
-}
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // ttl is that of the answers of clusterdns.
 const ttl = 2 * time.Second

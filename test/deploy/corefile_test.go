@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -27,7 +26,7 @@ import (
 // deadline bounds the wait for a state.
 const deadline = 60 * time.Second
 
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // cluster starts an API server with a Service, web of the namespace shop, with one pod, on node-a of zone-1, and the
 // same Service for a clusterset.

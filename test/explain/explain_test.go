@@ -26,7 +26,7 @@ import (
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 const root = "../.."
 

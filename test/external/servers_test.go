@@ -3,7 +3,6 @@ package external
 import (
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,8 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-// TestMain stops the API server.
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // server is a running DNS server.
 type server struct {

@@ -3,7 +3,6 @@ package kubeapi
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +19,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-func TestMain(m *testing.M) { os.Exit(Main(m.Run)) }
+func TestMain(m *testing.M) { Main(m) }
 
 // bed is a server with a client.
 type bed struct {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -40,8 +39,7 @@ const (
 	nodeName   = "node-a"
 )
 
-// TestMain stops the API server.
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // bed is a node with both programs.
 type bed struct {

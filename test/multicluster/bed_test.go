@@ -3,6 +3,7 @@
 package multicluster
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -37,11 +38,8 @@ const (
 
 // TestMain sets the environment of the programs.
 func TestMain(m *testing.M) {
-	for name, value := range map[string]string{clusterVariable: clusterHost, "NODE_NAME": "", "NODE_ZONE": ""} {
-		if err := os.Setenv(name, value); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(2)
-		}
+	if err := errors.Join(os.Setenv(clusterVariable, clusterHost), os.Setenv("NODE_NAME", ""), os.Setenv("NODE_ZONE", "")); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }

@@ -2,7 +2,6 @@ package clients
 
 import (
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -37,7 +36,7 @@ func TestMain(m *testing.M) {
 		parsed = append(parsed, s)
 		return nil
 	})
-	os.Exit(kubeapi.Main(m.Run))
+	kubeapi.Main(m)
 }
 
 func input(text string) caddy.CaddyfileInput {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -28,7 +27,7 @@ import (
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // clock is a clock that the test advances.
 type clock struct{ offset atomic.Int64 }
