@@ -108,9 +108,7 @@ func TestStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			nextLister = lister{err: tt.err, finder: lists{netip.MustParseAddr("10.1.0.1"): searchlist.New([]string{"shop.svc.cluster.local.", "cluster.local."})}}
 			a, err := start(t, "cluster.local:0 b.test:0", tt.block)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if a.Name() != "autopath" || a.Plugin != "autopath" || a.Block == nil || a.Next == nil || a.Metrics != expandMetrics || a.StoresCandidates != tt.noCache {
 				t.Errorf("got %+v", a)
 			}

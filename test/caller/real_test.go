@@ -152,11 +152,7 @@ func dig(t *testing.T, address string, args ...string) string {
 	t.Helper()
 	kit.Require(t, "dig")
 	host, port, _ := strings.Cut(address, ":")
-	out, err := exec.Command("dig", append([]string{"@" + host, "-p", port, "+nocmd", "+time=15", "+tries=1"}, args...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("dig %v: %v\n%s", args, err, out)
-	}
-	return string(out)
+	return kit.Output(t, exec.Command("dig", append([]string{"@" + host, "-p", port, "+nocmd", "+time=15", "+tries=1"}, args...)...))
 }
 
 // TestDig has a client that sends the option itself, to impersonate a client on another node.

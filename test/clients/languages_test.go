@@ -31,9 +31,7 @@ func languages(t *testing.T) []client {
 	folder := t.TempDir()
 	build := func(program string, args ...string) {
 		t.Helper()
-		if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
-			t.Fatalf("%s %q: %v\n%s", program, args, err, out)
-		}
+		kit.Output(t, exec.Command(program, args...))
 	}
 	glibc, musl, cares := filepath.Join(folder, "glibc"), filepath.Join(folder, "musl"), filepath.Join(folder, "cares")
 	const lookup = "../search/testdata/lookup.c"

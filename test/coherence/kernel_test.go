@@ -78,9 +78,7 @@ func (n *kernelNode) start(t testing.TB, path, corefile string, args ...string) 
 	t.Helper()
 	var p *daemon.Process
 	// A process has the network of the thread that starts it.
-	if err := n.Node.Do(func() error { p = daemon.Launch(t, path, corefile, args...); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, n.Node.Do(func() error { p = daemon.Launch(t, path, corefile, args...); return nil }))
 	for i, a := range kernelAddresses {
 		address := net.JoinHostPort(a.String(), strconv.Itoa(p.Port))
 		kit.Eventually(t, "answer at "+address, func() bool { return n.answers(i, address) })

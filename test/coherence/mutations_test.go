@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // mutation is a defect of the programs, made by a change of their sources for one build.
@@ -194,11 +196,8 @@ func TestMutants(t *testing.T) {
 		for _, e := range m.edits {
 			text, known := texts[e.file]
 			if !known {
-				b, err := os.ReadFile(e.path())
-				if err != nil {
-					t.Fatal(err)
-				}
-				text = string(b)
+				b := kit.Read(t, e.path())
+				text = b
 			}
 			changed, err := e.apply(text)
 			if err != nil {

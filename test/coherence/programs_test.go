@@ -176,9 +176,7 @@ func (h *history) startUnread() *replica {
 func (h *history) start(wait time.Duration, start func(t testing.TB, path, corefile string, args ...string) *daemon.Process) *replica {
 	h.t.Helper()
 	r := &replica{events: filepath.Join(h.t.TempDir(), "events"), view: view{from: monotonic(), to: forever}}
-	if err := os.Setenv("NEARSIDE_RECORD", r.events); err != nil {
-		h.t.Fatal(err)
-	}
+	kit.Must(h.t, os.Setenv("NEARSIDE_RECORD", r.events))
 	defer func() {
 		if err := os.Unsetenv("NEARSIDE_RECORD"); err != nil {
 			h.t.Error(err)

@@ -56,9 +56,7 @@ func cluster(t *testing.T) *kubeapi.Server {
 		slice, pod,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a", UID: "3", Labels: map[string]string{corev1.LabelTopologyZone: "zone-1"}}},
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return api
 }
 

@@ -35,9 +35,7 @@ func build(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "clusterdns")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "github.com/nearside-dns/nearside/cmd/clusterdns")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build clusterdns: %v\n%s", err, out)
-	}
+	kit.Output(t, cmd)
 	return path
 }
 

@@ -121,9 +121,7 @@ func startOutside(t *testing.T) (address string) {
 func ownAddresses(t *testing.T) (own []string) {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, a := range all {
 		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
 			own = append(own, n.IP.String())

@@ -74,9 +74,7 @@ func makeImage(t *testing.T, tree, umask string, environment ...string) string {
 		"IMAGES="+folder, "VERSION="+version, "REVISION="+revision, "SOURCE_DATE_EPOCH="+epoch)
 	c.Dir = tree
 	c.Env = slices.Concat(os.Environ(), environment)
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("make image: %v\n%s", err, out)
-	}
+	kit.Output(t, c)
 	return folder
 }
 

@@ -123,9 +123,7 @@ func (n *node) addPod(t testing.TB, s shape) *pod {
 // keeps a namespace with open sockets.
 func (p *pod) remove(t testing.TB) {
 	t.Helper()
-	if out, err := exec.Command("ip", "netns", "del", p.Name).CombinedOutput(); err != nil {
-		t.Fatalf("remove pod %s: %v\n%s", p.Name, err, out)
-	}
+	kit.Output(t, exec.Command("ip", "netns", "del", p.Name))
 }
 
 // config is the configuration of a nodecache.
@@ -258,9 +256,7 @@ func (i *instance) eventually(t testing.TB, what string, check func() error) {
 func (i *instance) configure(t testing.TB, c config) {
 	t.Helper()
 	i.config = c
-	if err := os.WriteFile(i.corefile, []byte(c.text(i.node)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(i.corefile, []byte(c.text(i.node)), 0o600))
 }
 
 // reload has the program read another configuration, and waits until it has.

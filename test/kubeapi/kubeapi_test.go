@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,18 +34,14 @@ func newBed(t *testing.T) *bed {
 	t.Helper()
 	s := New(t)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: s.URL(), QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return &bed{t, s, client}
 }
 
 // must fails the test for an error.
 func (b *bed) must(err error) {
 	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.Must(b, err)
 }
 
 func service(name, ip string) *corev1.Service {

@@ -75,9 +75,7 @@ func startCluster(t *testing.T, id string, subnet int) *cluster {
 	c := &cluster{ControlPlane: controlplane.Start(t), id: id, subnet: subnet, version: serviceImports.Version}
 	c.client = c.Client()
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	config.QPS = -1 // no limit
 	if c.objects, err = dynamic.NewForConfig(config); err != nil {
 		t.Fatal(err)

@@ -46,9 +46,5 @@ func loopbackUp(t *testing.T) {
 func Run(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	kit.Require(t, program)
-	out, err := exec.Command(program, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %q: %v\n%s", program, args, err, out)
-	}
-	return string(out)
+	return kit.Output(t, exec.Command(program, args...))
 }

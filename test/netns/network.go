@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // requestTimeout bounds the time of a request of Client.
@@ -29,9 +31,7 @@ func Add(t testing.TB, role string) *Namespace {
 func add(t testing.TB, name string) *Namespace {
 	t.Helper()
 	n := &Namespace{Name: name}
-	if out, err := exec.Command("ip", "netns", "add", n.Name).CombinedOutput(); err != nil {
-		t.Fatalf("ip netns add %s: %v\n%s", n.Name, err, out)
-	}
+	kit.Output(t, exec.Command("ip", "netns", "add", n.Name))
 	t.Cleanup(func() {
 		if err := remove(n.Name); err != nil {
 			t.Error(err)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
@@ -105,9 +107,7 @@ func (p *Process) Stop(t testing.TB) int {
 // Wait waits until the program ends and returns its exit code, which is -1 after a signal that it did not handle.
 func (p *Process) Wait(t testing.TB) int {
 	t.Helper()
-	if err := p.wait(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, p.wait())
 	return p.cmd.ProcessState.ExitCode()
 }
 

@@ -107,9 +107,7 @@ func (n *node) flood(t *testing.T) func() {
 			sockets = append(sockets, c)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 	}
 	t.Cleanup(func() {
 		for _, c := range sockets {

@@ -57,9 +57,7 @@ func resolvers(t *testing.T) []resolver {
 		path := filepath.Join(folder, name)
 		cmd := exec.Command(program, append(args[:len(args)-1:len(args)-1], "-o", path, args[len(args)-1])...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", name, err, out)
-		}
+		kit.Output(t, cmd)
 		return path
 	}
 	glibc := build("glibc", "gcc", "-O1", "testdata/lookup.c")

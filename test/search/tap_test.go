@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/netns"
@@ -60,15 +62,13 @@ func (p *tap) listen(t *testing.T) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.in.Do(func() (err error) {
+	kit.Must(t, p.in.Do(func() (err error) {
 		if p.listener, err = net.Listen("tcp", p.address); err != nil {
 			return err
 		}
 		p.packets, err = net.ListenPacket("udp", p.address)
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	listener, packets := p.listener, p.packets
 	p.running.Go(func() { p.accept(listener) })
 	p.running.Go(func() { p.datagrams(packets) })

@@ -96,9 +96,7 @@ func TestRefuse(t *testing.T) {
 			kit.Must(t, os.Mkdir(filepath.Join(root, "7/fd"), 0o755))
 			kit.Must(t, os.Symlink("socket:[101]", filepath.Join(root, "7/fd/3")))
 			fs, err := proc.Open(root)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			n := &node{proc: fs, instances: func(iface string) (int, error) { return c.instances[iface], nil }}
 			err = n.refuse(c.options, c.leftovers)
 			if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -112,9 +110,7 @@ func TestRefuse(t *testing.T) {
 func host(t *testing.T) proc.FS {
 	t.Helper()
 	fs, err := proc.Open("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return fs
 }
 
@@ -258,9 +254,7 @@ func TestNamespaceInUse(t *testing.T) {
 	}
 	announce := func(name string) (end func()) {
 		s, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@nearside-nodelocal/nodelocaldns/" + name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return func() {
 			if err := s.Close(); err != nil {
 				t.Error(err)
@@ -285,9 +279,7 @@ func TestNamespaceInUse(t *testing.T) {
 	end()
 
 	p, err := net.ListenPacket("udp", "169.254.20.10:53")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	refused(fmt.Sprintf("(pid %d) listens on 169.254.20.10:53", os.Getpid()))
 	kit.Must(t, p.Close())
 

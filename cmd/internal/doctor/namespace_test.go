@@ -76,20 +76,14 @@ func startStandIn(t *testing.T, args ...string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "nodecache")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	kit.Must(t, os.Symlink(self, path))
 	c := exec.Command(path, args...)
 	c.Env = append(os.Environ(), actAsNodecache+"=1")
 	in, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	kit.Must(t, c.Start())
 	printed := make([]byte, 200)
 	n, err := out.Read(printed)
@@ -163,9 +157,7 @@ func TestNamespaceNode(t *testing.T) {
 		netns.Run(t, "nft", "add table inet fw; add chain inet fw in { type filter hook input priority 10; policy drop; }; add rule inet fw in iif lo accept")
 		netns.Run(t, "iptables-nft", "-t", "raw", "-A", "PREROUTING", "-d", "169.254.20.10", "-j", "NOTRACK", "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack")
 		p, err := net.ListenPacket("udp", "10.96.0.10:53")
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		defer func() {
 			if err := p.Close(); err != nil {
 				t.Error(err)
@@ -255,13 +247,9 @@ func TestNamespaceReversePath(t *testing.T) {
 	netns.Run(t, "ip", "link", "set", "port", "master", "bridge0")
 	lines := func(localIP string) []Line {
 		o, err := parse([]string{"-localip", localIP}, io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		fs, err := proc.Open("/proc")
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return newNode(o, fs, nil).checkPodReversePath()
 	}
 	expect(t, lines("169.254.20.10"), "ok | rp_filter of pods' interfaces | strict on none")

@@ -86,9 +86,7 @@ func newBed(t testing.TB) *bed {
 	})
 	for _, address := range []netip.AddrPort{listener4, listener6} {
 		n, err := table.Listen(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		b.numbers[address] = n
 		table.SetLease(n, time.Now().Add(time.Hour))
 	}
@@ -213,9 +211,7 @@ func (b *bed) run(frame []byte) (result uint32, out []byte) {
 	b.Helper()
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, 4096)}
 	result, err := b.objects.NearsideAnswer.Run(&options)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.Must(b, err)
 	return result, options.DataOut
 }
 

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	mdlayher "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -221,9 +223,7 @@ func TestPodsComeAndGo(t *testing.T) {
 func openFiles(t *testing.T) int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return len(all)
 }
 

@@ -236,17 +236,13 @@ func bindQueue(t *testing.T, c *mdlayher.Conn, number uint16) {
 	data := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}
 	data = binary.BigEndian.AppendUint16(data, number)
 	attributes, err := mdlayher.MarshalAttributes([]mdlayher.Attribute{{Type: attribute, Data: []byte{bind, 0, 0, 0}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	m := mdlayher.Message{Header: mdlayher.Header{Type: subsystem<<8 | config, Flags: mdlayher.Request | mdlayher.Acknowledge}, Data: append(data, attributes...)}
 	_, err = c.Execute(m)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) {
 		t.Skipf("the kernel has no netfilter queues: %v", err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 }
 
 // TestManyChains finds the last one of many chains while another process changes the rules.
@@ -264,10 +260,7 @@ func TestManyChains(t *testing.T) {
 	}
 	c := exec.Command("nft", "-f", "-")
 	c.Stdin = strings.NewReader(lines.String())
-	out, err := c.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	kit.Output(t, c)
 	if engine, err := FindEngine(); err != nil || engine != (Engine{}) {
 		t.Fatalf("%+v, %v", engine, err)
 	}

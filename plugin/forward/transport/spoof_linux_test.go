@@ -21,9 +21,7 @@ type spoofer struct {
 func newSpoofer(t testing.TB) *spoofer {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	return &spoofer{t, fd}
 }

@@ -29,9 +29,7 @@ var both = addresses("169.254.20.10", "10.96.0.10", "fd00::a", "fe80::53")
 func ensure(t *testing.T, i *Interface, addrs []netip.Addr, exact bool) Repair {
 	t.Helper()
 	r, err := i.Ensure(addrs, exact)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return r
 }
 
@@ -51,13 +49,9 @@ func read(t *testing.T, name string) (s state) {
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return s
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	addrs, err := netlink.AddrList(dev, netlink.FAMILY_ALL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, a := range addrs {
 		s.Addresses = append(s.Addresses, address(a))
 	}
@@ -101,9 +95,7 @@ func TestKernelRoutes(t *testing.T) {
 	netns.Enter(t)
 	i, all := New("nodelocaldns"), addresses("fd00::a", "fd00::b", "fe80::53")
 	h, err := handle()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer h.Close()
 	for range 20 {
 		ensure(t, i, all, true)
@@ -112,9 +104,7 @@ func TestKernelRoutes(t *testing.T) {
 				t.Fatalf("no local route to %v, error %v", a, err)
 			}
 		}
-		if err := Remove("nodelocaldns", all); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, Remove("nodelocaldns", all))
 	}
 }
 
@@ -161,17 +151,11 @@ func TestKernelFlush(t *testing.T) {
 	i := New("nodelocaldns")
 	ensure(t, i, both, true)
 	h, err := handle()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer h.Close()
 	dev, err := h.LinkByName("nodelocaldns")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := removeAddress(h, dev, *i.netlinkAddress(both[1])); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	kit.Must(t, removeAddress(h, dev, *i.netlinkAddress(both[1])))
 	start := time.Now()
 	if err := awaitLocal(h, dev, both); err != nil {
 		t.Error(err)
@@ -272,14 +256,10 @@ func TestKernelWatch(t *testing.T) {
 	i := New("nodelocaldns")
 	ensure(t, i, both, true)
 	done, changed := make(chan struct{}), make(chan struct{}, 100)
-	if err := i.Watch(both, done, func() { changed <- struct{}{} }, func(error) {}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, i.Watch(both, done, func() { changed <- struct{}{} }, func(error) {}))
 	defer close(done)
 	dev, err := netlink.LinkByName("nodelocaldns")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for name, damage := range map[string]func() error{
 		"address removed":   func() error { return netlink.AddrDel(dev, i.netlinkAddress(both[0])) },
 		"interface down":    func() error { return netlink.LinkSetDown(dev) },
@@ -293,9 +273,7 @@ func TestKernelWatch(t *testing.T) {
 		if dev, err = netlink.LinkByName("nodelocaldns"); err != nil {
 			t.Fatal(err)
 		}
-		if err := damage(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, damage())
 		select {
 		case <-changed:
 		case <-time.After(5 * time.Second):
@@ -307,31 +285,21 @@ func TestKernelWatch(t *testing.T) {
 	// one of the first would arrive before that of the last.
 	ensure(t, i, both, true)
 	other := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "pod0"}, PeerName: "pod1"}
-	if err := errors.Join(netlink.LinkAdd(other), netlink.LinkSetUp(other)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, errors.Join(netlink.LinkAdd(other), netlink.LinkSetUp(other)))
 	time.Sleep(100 * time.Millisecond)
 	for len(changed) > 0 {
 		<-changed
 	}
 	for _, address := range []string{"10.244.0.1/32", "fd00::244/128"} {
 		a, err := netlink.ParseAddr(address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(netlink.AddrAdd(other, a), netlink.AddrDel(other, a)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
+		kit.Must(t, errors.Join(netlink.AddrAdd(other, a), netlink.AddrDel(other, a)))
 	}
-	if err := netlink.LinkDel(other); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, netlink.LinkDel(other))
 	if dev, err = netlink.LinkByName("nodelocaldns"); err != nil {
 		t.Fatal(err)
 	}
-	if err := netlink.AddrDel(dev, i.netlinkAddress(both[0])); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, netlink.AddrDel(dev, i.netlinkAddress(both[0])))
 	select {
 	case <-changed:
 	case <-time.After(5 * time.Second):

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -19,9 +21,7 @@ func TestList(t *testing.T) {
 	find := func() (Link, []Link) {
 		t.Helper()
 		links, err := List()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		i := slices.IndexFunc(links, func(l Link) bool { return l.Name == "nodelocaldns" })
 		if i < 0 {
 			t.Fatalf("no interface among %v", links)

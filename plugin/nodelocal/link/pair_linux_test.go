@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -29,9 +31,7 @@ var (
 func ensurePair(t *testing.T, sources ...string) (repaired bool) {
 	t.Helper()
 	repaired, err := PairOf("nodelocaldns").Ensure(targets, addresses(sources...), true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return repaired
 }
 

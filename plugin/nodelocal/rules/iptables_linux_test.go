@@ -51,9 +51,7 @@ func TestKernelIPTables(t *testing.T) {
 	others := saved(t)
 	c := configs["dual-stack"]
 	rules, err := NewIPTables(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if ok, err := rules.Intact(); ok || err != nil {
 		t.Errorf("intact before they were applied: %t, %v", ok, err)
 	}
@@ -105,9 +103,7 @@ func TestKernelIPTablesAccepts(t *testing.T) {
 		}
 		before := saved(t)
 		accepts, err := NewAccepts(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if accepts.Rules() != step.rules {
 			t.Errorf("%s: %d rules, want %d", step.name, accepts.Rules(), step.rules)
 		}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -44,9 +46,7 @@ func TestServicesOfKubeProxy(t *testing.T) {
 			find := func() []netip.Addr {
 				t.Helper()
 				found, err := ReadKubeProxy(t.Context(), true)
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, err)
 				slices.SortFunc(found.Services, netip.Addr.Compare)
 				return found.Services
 			}

@@ -52,9 +52,7 @@ func node(t *testing.T, name string) *NFTables {
 	netns.Enter(t)
 	c := configs[name]
 	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, a := range c.Addresses {
 		n := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 		kit.Must(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: n, Flags: unix.IFA_F_NODAD}))
@@ -72,9 +70,7 @@ func send(t *testing.T, to netip.Addr, mark int) (dropped bool) {
 		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() {
 		if err := unix.Close(fd); err != nil {
 			t.Error(err)
@@ -100,9 +96,7 @@ func sockaddr(a netip.Addr, port int) unix.Sockaddr {
 func leased(t *testing.T, table *NFTables) (all []netip.Addr) {
 	t.Helper()
 	left, err := Leased(table.config.Interface)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for a, d := range left {
 		if d <= 0 || d > Lease {
 			t.Errorf("the lease of %s has %s left", a, d)
@@ -219,9 +213,7 @@ func TestKernelIntact(t *testing.T) {
 				t.Errorf("intact: %t, %v", ok, err)
 			}
 			was, err := Generation()
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			netns.Run(t, "nft", damage...)
 			if ok, err := table.Intact(); ok || err != nil {
 				t.Errorf("intact after damage: %t, %v", ok, err)

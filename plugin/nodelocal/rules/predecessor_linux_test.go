@@ -184,9 +184,7 @@ func TestMatchedAddresses(t *testing.T) {
 func predecessors(t *testing.T, addrs ...netip.Addr) []PredecessorRule {
 	t.Helper()
 	found, err := Predecessors(context.Background(), addrs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return found
 }
 

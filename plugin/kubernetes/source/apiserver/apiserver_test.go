@@ -39,9 +39,7 @@ func (c *clock) advance(d time.Duration) { c.offset.Add(int64(d)) }
 func run(t *testing.T, api *kubeapi.Server, o source.Options, c *clock) (*Source, *index.Index) {
 	t.Helper()
 	s, err := New(Connection{Endpoint: api.URL(), QPS: 1000, Burst: 1000}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if c != nil {
 		for _, r := range s.resources {
 			r.health.now = c.now
@@ -230,9 +228,7 @@ func TestOverloaded(t *testing.T) {
 	f := startFront(t, api)
 	f.failsStreams(http.StatusGatewayTimeout)
 	s, err := New(Connection{Endpoint: f.url, QPS: 1000, Burst: 1000}, source.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	ix := index.New()
 	defer kit.Background(t, func(ctx context.Context) { s.Run(ctx, ix) })()
 	kit.Eventually(t, "the first records, by a list", func() bool { return synced(s) && hasIP(ix, "web", "10.96.0.1") })
@@ -434,9 +430,7 @@ func TestLimits(t *testing.T) {
 
 	t.Run("requests a second", func(t *testing.T) {
 		s, err := New(Connection{Endpoint: api.URL(), QPS: 20, Burst: 1}, source.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		r := theResource(s, source.Services)
 		begin := time.Now()
 		for range 11 { // the first is free, then ten at 20 a second
@@ -449,9 +443,7 @@ func TestLimits(t *testing.T) {
 
 	t.Run("requests in flight", func(t *testing.T) {
 		s, err := New(Connection{Endpoint: api.URL(), QPS: 1000, Burst: 1000, MaxInflight: 1}, source.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		api.Hang("services", true)
 		ctx, cancel := context.WithCancel(t.Context())
 		first := make(chan error, 1)

@@ -40,9 +40,7 @@ func load(t *testing.T, text string) {
 func found(t *testing.T, packets []Packet) string {
 	t.Helper()
 	suspects, err := Suspects(context.Background(), packets, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var all []string
 	for _, s := range suspects {
 		all = append(all, fmt.Sprintf("%s | %s | %s", s.Chain, s.Rule, s.Traffic()))
