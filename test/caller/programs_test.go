@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -57,20 +56,7 @@ func start(t *testing.T, corefile string, args ...string) (p *daemon.Process, ad
 func startCoreDNS(t *testing.T, address, corefile string) {
 	t.Helper()
 	path := kit.File(t, "Corefile", corefile)
-	var output daemon.Output
-	command := exec.Command(controlplane.RequireBinary(t, "coredns"), "-conf", path)
-	command.Stdout, command.Stderr = &output, &output
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	kit.Must(t, command.Start())
-	t.Cleanup(func() {
-		if err := command.Process.Kill(); err != nil {
-			t.Error(err)
-		}
-		_ = command.Wait() // it was killed
-		if t.Failed() {
-			t.Logf("output of coredns:\n%s", output.String())
-		}
-	})
+	kit.Start(t, exec.Command(controlplane.RequireBinary(t, "coredns"), "-conf", path))
 	kit.Eventually(t, "CoreDNS answers", func() bool {
 		_, err := exchange("tcp", address, new(dns.Msg).SetQuestion("alive.invalid.", dns.TypeA))
 		return err == nil

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -63,22 +62,9 @@ remote-control:
 	}
 	file := filepath.Join(folder, "unbound.conf")
 	kit.Write(t, file, config)
-	var output daemon.Output
-	command := exec.Command(path, "-d", "-c", file)
-	command.Stdout, command.Stderr = &output, &output
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	kit.Must(t, command.Start())
-	t.Cleanup(func() {
-		if err := command.Process.Kill(); err != nil {
-			t.Error(err)
-		}
-		_ = command.Wait() // it was killed
-		if t.Failed() {
-			t.Logf("output of unbound:\n%s", output.String())
-		}
-	})
+	unbound := kit.Start(t, exec.Command(path, "-d", "-c", file))
 	address = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	kit.Succeeds(t, kit.Patience, "unbound answers", func() error {
+	unbound.Succeeds(t, kit.Patience, "unbound answers", func() error {
 		_, err := resolve(address, "localhost.", dns.TypeA)
 		return err
 	})

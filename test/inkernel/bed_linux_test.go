@@ -236,20 +236,7 @@ func (n *node) leased(address netip.Addr) error {
 // eventually waits until a check has no error, and fails if it does not in time or if the program has ended.
 func (i *instance) eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	for end := time.Now().Add(bounded); ; time.Sleep(20 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-i.Ended():
-			t.Fatalf("nodecache ended while waiting for %s: %v\n%s", what, err, i.Output())
-		default:
-		}
-		if time.Now().After(end) {
-			t.Fatalf("waited %v for %s: %v", bounded, what, err)
-		}
-	}
+	i.Succeeds(t, bounded, what, check)
 }
 
 // configure writes the Corefile.
