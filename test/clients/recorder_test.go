@@ -149,11 +149,8 @@ func (r *recorder) forward(network string, query []byte) []byte {
 
 // exchange sends a query to the server.
 func (r *recorder) exchange(network string, query []byte) ([]byte, error) {
-	var c net.Conn
-	if err := r.n.Do(func() (err error) {
-		c, err = net.Dial(network, r.server)
-		return err
-	}); err != nil {
+	c, err := r.n.Dial(net.Dialer{}, network, r.server)
+	if err != nil {
 		return nil, err
 	}
 	defer c.Close()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -267,27 +266,7 @@ const patient = 8 * time.Second
 
 // ask sends one query from a namespace, and returns the reply.
 func ask(from *netns.Namespace, network, server, name string, qtype uint16, timeout time.Duration) (*dns.Msg, error) {
-	var socket net.Conn
-	if err := from.Do(func() (err error) {
-		dialer := net.Dialer{Timeout: timeout}
-		socket, err = dialer.Dial(network, netip.AddrPortFrom(netip.MustParseAddr(server), 53).String())
-		return err
-	}); err != nil {
-		return nil, err
-	}
-	connection := &dns.Conn{Conn: socket}
-	reply, err := exchange(connection, new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype), timeout)
-	return reply, errors.Join(err, connection.Close())
-}
-
-func exchange(connection *dns.Conn, query *dns.Msg, timeout time.Duration) (*dns.Msg, error) {
-	if err := connection.SetDeadline(time.Now().Add(timeout)); err != nil {
-		return nil, err
-	}
-	if err := connection.WriteMsg(query); err != nil {
-		return nil, err
-	}
-	return connection.ReadMsg()
+	return from.Exchange(network, net.JoinHostPort(server, "53"), new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype), timeout)
 }
 
 // answered reports whether a name has records, within a second.

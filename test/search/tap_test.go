@@ -111,11 +111,7 @@ func (p *tap) record(network string, packed []byte) state {
 
 // dial opens a connection to the server.
 func (p *tap) dial(network string) (c net.Conn, err error) {
-	err = p.in.Do(func() error {
-		c, err = net.DialTimeout(network, p.server, maxWait)
-		return err
-	})
-	return c, err
+	return p.in.Dial(net.Dialer{Timeout: maxWait}, network, p.server)
 }
 
 func (p *tap) datagrams(packets net.PacketConn) {
