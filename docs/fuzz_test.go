@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 var (
@@ -50,9 +52,7 @@ func declaredTargets(t *testing.T, module fs.FS) (all []string) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	slices.Sort(all)
 	return all
 }

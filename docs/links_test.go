@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 const root = ".." // of the repository
@@ -41,9 +43,7 @@ func documents(t *testing.T) (all map[string]string) {
 		all[filepath.ToSlash(name)] = string(text)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return all
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
@@ -112,9 +114,7 @@ func exported(t *testing.T, program, corefile string, args ...string) (server *d
 	t.Helper()
 	local := func() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t))) }
 	demo, err := filepath.Abs(filepath.Join(root, "deploy", "demo"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	metrics := local()
 	corefile = strings.NewReplacer("DEMO", demo, "METRICS", metrics, "HEALTH", local(), "READY", local()).Replace(corefile)
 	server = daemon.Start(t, daemon.Program(t, program), corefile, args...)

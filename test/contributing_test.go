@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // maxContributingLines is the length of CONTRIBUTING in lines: two screens.
@@ -62,15 +64,12 @@ func hasTest(dir, name string) bool {
 }
 
 func TestContributing(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, problem := range problemsOfContributing(root, string(text)) {
+	text := kit.Read(t, filepath.Join(root, "CONTRIBUTING.md"))
+	for _, problem := range problemsOfContributing(root, text) {
 		t.Error(problem)
 	}
 	t.Run("can fail", func(t *testing.T) {
-		wrong := strings.Replace(string(text), "| PTR | `plugin/kubernetes/ptr.go` |", "| PTR | `plugin/kubernetes/pointer.go` |", 1)
+		wrong := strings.Replace(text, "| PTR | `plugin/kubernetes/ptr.go` |", "| PTR | `plugin/kubernetes/pointer.go` |", 1)
 		wrong = strings.Replace(wrong, "| AXFR |", "| transfers |", 1) + strings.Repeat("\n", maxContributingLines)
 		wrong = strings.Replace(wrong, "-run Test", "-run TestNo", 1)
 		if problems := problemsOfContributing(root, wrong); len(problems) != 4 {

@@ -39,9 +39,7 @@ func TestNodecacheChart(t *testing.T) {
 	}
 	resolver(t, "10.99.0.1", "udp", "tcp")
 	etc := t.TempDir()
-	if err := os.Mkdir(filepath.Join(etc, "coredns"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Mkdir(filepath.Join(etc, "coredns"), 0o700))
 	var zones strings.Builder
 	for _, zone := range []string{".:53", "in-addr.arpa:53", "ip6.arpa:53"} {
 		zones.WriteString(strings.Replace(zoneOfChart, "ZONE", zone, 1))

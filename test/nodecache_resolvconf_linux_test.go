@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,57 +15,32 @@ import (
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kit"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// namespaceVariable holds the folder of the programs in a test that runs in its own network namespace.
-const namespaceVariable = "NEARSIDE_TEST_NAMESPACE"
+// programsVariable has the folder of the programs for a test that runs in its own network namespace.
+const programsVariable = "NEARSIDE_TEST_PROGRAMS"
 
-// inNamespace runs the test once more, in a process with its own network namespace, whose loopback interface has these
-// addresses, and its own mounts. It returns the path of nodecache there and "" here.
+// inNamespace is netns.Inside with these addresses of the loopback interface. It returns the path of nodecache there and ""
+// here.
 func inNamespace(t *testing.T, addresses ...string) (nodecache string) {
 	t.Helper()
-	if folder := os.Getenv(namespaceVariable); folder != "" {
-		for _, args := range append([]string{"link set lo up"}, addresses...) {
-			if !strings.HasPrefix(args, "link") {
-				args = "address add " + args + " dev lo"
-			}
-			if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
-				t.Fatalf("ip %s: %v %s", args, err, out)
-			}
-		}
-		// An IPv6 address cannot be bound to for a moment after it was added.
-		kit.Eventually(t, "no tentative address", func() bool {
-			out, err := exec.Command("ip", "-6", "-o", "address", "show", "dev", "lo", "tentative").Output()
-			return err == nil && len(out) == 0
-		})
-		return filepath.Join(folder, "nodecache")
+	netns.Require(t, "ip")
+	folder := os.Getenv(programsVariable)
+	if folder == "" {
+		t.Setenv(programsVariable, filepath.Dir(daemon.Program(t, "nodecache")))
 	}
-	if lacks := namespaceLacks(); lacks != "" {
-		if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-			t.Fatal(lacks)
-		}
-		t.Skip(lacks)
+	if !netns.Inside(t) {
+		return ""
 	}
-	folder := filepath.Dir(daemon.Program(t, "nodecache"))
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), namespaceVariable+"="+folder)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("in the namespace: %v\n%s", err, out)
+	for _, a := range addresses {
+		netns.Run(t, "ip", "address", "add", a, "dev", "lo")
 	}
-	return ""
-}
-
-// namespaceLacks returns a missing requirement of a namespace, "" if there is none.
-func namespaceLacks() string {
-	if os.Geteuid() != 0 {
-		return "a network namespace needs root"
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		return "a network namespace needs the program ip of iproute2; run test/install.sh"
-	}
-	return ""
+	// An IPv6 address cannot be bound to for a moment after it was added.
+	kit.Eventually(t, "no tentative address", func() bool {
+		return netns.Run(t, "ip", "-6", "-o", "address", "show", "dev", "lo", "tentative") == ""
+	})
+	return filepath.Join(folder, "nodecache")
 }
 
 // resolver answers on port 53 of an address with a TXT record that names the transport of the query: "udp" or "tcp".

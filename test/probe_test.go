@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
@@ -14,9 +16,7 @@ import (
 // With a name, the probe queries a record of the server itself.
 func TestProbe(t *testing.T) {
 	dead, err := net.ListenPacket("udp", "127.0.0.1:0") // receives datagrams, and sends no replies
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() {
 		if err := dead.Close(); err != nil {
 			t.Error(err)

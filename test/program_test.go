@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
@@ -29,9 +31,7 @@ func run(t *testing.T, stdin, program string, args ...string) (code int, output 
 // TestPrograms runs the programs with invalid flags and configurations, to their end.
 func TestPrograms(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
-	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(empty, []byte("\n"), 0o600))
 	for _, program := range []string{"clusterdns", "nodecache"} {
 		path := daemon.Program(t, program)
 		for _, tc := range []struct {

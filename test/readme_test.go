@@ -4,7 +4,6 @@ package test
 import (
 	"fmt"
 	"io/fs"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -22,7 +21,7 @@ import (
 
 const root = ".."
 
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // block is a fenced block of a document.
 type block struct {
@@ -192,9 +191,7 @@ current-context: x
 
 // TestCommandsOfReadme runs the dig commands of README.md and the one of kubernetes, and compares their output.
 func TestCommandsOfReadme(t *testing.T) {
-	if _, err := exec.LookPath("dig"); err != nil && os.Getenv("NEARSIDE_REQUIRE_ALL") != "1" {
-		t.Skipf("%v: run test/install.sh", err)
-	}
+	kit.Require(t, "dig")
 	server := daemon.Start(t, daemon.Program(t, "clusterdns"), here(t, kit.Read(t, filepath.Join(root, "Corefile.example")), ""))
 	ran := 0
 	for _, b := range slices.Concat(

@@ -66,9 +66,7 @@ func repositoryOf(t *testing.T, files map[string]string) *release {
 
 func git(t *testing.T, r *release, args ...string) {
 	t.Helper()
-	if out, err := exec.Command("git", append([]string{"-C", r.root}, args...)...).CombinedOutput(); err != nil {
-		t.Fatalf("git %q: %v\n%s", args, err, out)
-	}
+	kit.Output(t, exec.Command("git", append([]string{"-C", r.root}, args...)...))
 }
 
 func commit(t *testing.T, r *release) {

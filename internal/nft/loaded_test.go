@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestLoaded: a listing would load the module of a kernel without nf_tables.
@@ -26,9 +28,7 @@ func TestLoaded(t *testing.T) {
 				if text == none {
 					return path
 				}
-				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, os.WriteFile(path, []byte(text), 0o644))
 				return path
 			}
 			symbols := file("kallsyms", c.symbols)

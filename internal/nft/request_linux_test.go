@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/test/kit"
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // TestRequest reads a list that the kernel sends in parts, and the errors of requests.
 func TestRequest(t *testing.T) {
-	namespace.Enter(t)
+	netns.Enter(t)
 	const chains = 2000
 	rules := []string{"add table inet t"}
 	for i := range chains {
 		rules = append(rules, fmt.Sprintf("add chain inet t chain%d", i))
 	}
-	namespace.Run(t, "nft", "-f", kit.File(t, "rules", strings.Join(rules, "\n")))
+	netns.Run(t, "nft", "-f", kit.File(t, "rules", strings.Join(rules, "\n")))
 	names := map[string]bool{}
 	read := func(family byte, a *netlink.AttributeDecoder) error {
 		for a.Next() {
@@ -41,7 +41,7 @@ func TestRequest(t *testing.T) {
 	}
 	before, err := Generation()
 	kit.Must(t, err)
-	namespace.Run(t, "nft", "add table inet u")
+	netns.Run(t, "nft", "add table inet u")
 	if after, err := Generation(); err != nil || after == before {
 		t.Errorf("generation %d after a change, %d before, error %v", after, before, err)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
@@ -108,9 +110,7 @@ func newWriter(address string) *dnstest.Recorder {
 func counters(t *testing.T, server string) map[string]float64 {
 	t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	all := map[string]float64{}
 	for _, f := range families {
 		if !strings.Contains(f.GetName(), "_autopath_") {

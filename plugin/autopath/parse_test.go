@@ -54,9 +54,7 @@ func TestParse(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			p, err := parse(controller(tt.text, tt.keys...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if !slices.Equal(p.zones, tt.zones) || p.plugin != tt.plugin || p.plugin == "" && p.lists.Zone() != tt.zone {
 				t.Errorf("got %+v", p)
 			}

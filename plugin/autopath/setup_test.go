@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,12 +25,6 @@ func controller(text string, zones ...string) *caddy.Controller {
 	return c
 }
 
-// TestMain sets NewNodeFinder as the programs do.
-func TestMain(m *testing.M) {
-	NewNodeFinder = func(c *caddy.Controller, zone string) (NodeFinder, error) { return clients.ForNode(c, zone) }
-	os.Exit(m.Run())
-}
-
 // The server of these tests has three other plugins: lister has search lists, ignorant has none, cache is a cache.
 var (
 	nextLister lister    // of the next start
@@ -39,6 +32,7 @@ var (
 )
 
 func init() {
+	NewNodeFinder = func(c *caddy.Controller, zone string) (NodeFinder, error) { return clients.ForNode(c, zone) } // as the programs do
 	dnsserver.Directives = append(dnsserver.Directives, "lister", "ignorant")
 	add := func(name string, handler func(next plugin.Handler) plugin.Handler) {
 		plugin.Register(name, func(c *caddy.Controller) error {
@@ -114,9 +108,7 @@ func TestStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			nextLister = lister{err: tt.err, finder: lists{netip.MustParseAddr("10.1.0.1"): searchlist.New([]string{"shop.svc.cluster.local.", "cluster.local."})}}
 			a, err := start(t, "cluster.local:0 b.test:0", tt.block)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if a.Name() != "autopath" || a.Plugin != "autopath" || a.Block == nil || a.Next == nil || a.Metrics != expandMetrics || a.StoresCandidates != tt.noCache {
 				t.Errorf("got %+v", a)
 			}

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
@@ -606,9 +608,7 @@ func TestLateReply(t *testing.T) {
 		key := b.space.Key(nil, packed, &q)
 		late := func() *store.Entry {
 			e := b.newEntry(&facts{class: response.NoError, positive: true, lifetime: time.Minute, properties: &noProperties}, nil)
-			if err := e.Fill(replyTo(t, query("w. A"), address(2, 60))); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, e.Fill(replyTo(t, query("w. A"), address(2, 60))))
 			return e
 		}
 		if b.put(key, late(), false) {
@@ -681,9 +681,7 @@ func TestEndedBeforeStored(t *testing.T) {
 	}
 	e := b.newEntry(&facts{class: response.NoError, positive: true, lifetime: time.Minute, properties: &noProperties, voucher: b.session.Voucher([]uint64{1})}, nil)
 	e.Popularity = new(store.Popularity) // without a hit, as popular as required
-	if err := e.Fill(replyTo(t, query("x. A"), "NOERROR; x. 60 IN A 192.0.2.1")); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, e.Fill(replyTo(t, query("x. A"), "NOERROR; x. 60 IN A 192.0.2.1")))
 	b.invalidate(1)
 	done := make(chan struct{})
 	go func() {

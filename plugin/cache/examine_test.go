@@ -33,9 +33,7 @@ func newWireCache(t testing.TB, zone, options string) *Cache {
 	controller := caddy.NewTestController("dns", "cache {\n"+options+"\n}")
 	controller.ServerBlockKeys = []string{zone}
 	c, err := parse(controller)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	c.store = store.NewStore(1 << 20)
 	c.space = c.store.NewKeyspace()
 	c.now = func() time.Duration { return 1000 * time.Second }

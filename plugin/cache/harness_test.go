@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/test"
@@ -56,9 +58,7 @@ func newTestCache(t *testing.T, corefile string) *testCache {
 	c := caddy.NewTestController("dns", corefile)
 	c.ServerBlockKeys = []string{"."}
 	h, err := parse(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	b, start := &testCache{Cache: h, t: t}, time.Now()
 	h.store = store.NewStore(store.DefaultBudget)
 	h.wheel = wheel.New()

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -18,9 +20,7 @@ import (
 func value(t *testing.T, m prometheus.Metric) float64 {
 	t.Helper()
 	var out dto.Metric
-	if err := m.Write(&out); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, m.Write(&out))
 	if out.Counter != nil {
 		return out.Counter.GetValue()
 	}
@@ -211,9 +211,7 @@ func TestMetricNames(t *testing.T) {
 	b := newTestCache(t, "cache")
 	b.counters("dns://:53")
 	families, err := prometheus.DefaultGatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	labels := map[string]string{}
 	for _, f := range families {
 		names := ""

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin"
 
@@ -86,9 +88,7 @@ func TestParse(t *testing.T) {
 	} {
 		t.Run(c.corefile, func(t *testing.T) {
 			h, err := parsed(t, c.corefile)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			want := newCache(nil).options
 			c.change(&want)
 			if !reflect.DeepEqual(h.options, want) {

@@ -311,9 +311,7 @@ func TestMaxSnapshot(t *testing.T) {
 		s.config, s.state.restored = testConfig, true
 		s.exit()
 		info, err := os.Stat(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if size := info.Size(); size > maxSnapshot || size < maxSnapshot-1<<20 {
 			t.Errorf("%d bytes, want up to %d", size, maxSnapshot)
 		}

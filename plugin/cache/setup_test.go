@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -35,13 +37,9 @@ func TestBudget(t *testing.T) {
 	t.Cleanup(func() { current.Store(nil); store.Shared.SetBudget(store.DefaultBudget) })
 	parsed := func(c *caddy.Controller) *budget { return budgetOf(c) }
 	none, err := setUp(t, "cache")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	some, err := setUp(t, "cache", "cache {\nbudget 4MiB\n}", "cache {\nbudget 4194304\n}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	want := func(step string, bytes int64) {
 		t.Helper()
 		if got := store.Shared.Budget(); got != bytes {
@@ -80,9 +78,7 @@ func (bypasser) Name() string               { return "file" } // a directive tha
 func TestStart(t *testing.T) {
 	c := caddy.NewTestController("dns", "cache {\nsuccess 1024\n}")
 	c.ServerBlockKeys = []string{"."}
-	if err := setup(c); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, setup(c))
 	config := dnsserver.GetConfig(c)
 	config.ViewName = "inside"
 	if len(config.Plugin) != 1 {

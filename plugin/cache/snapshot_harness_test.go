@@ -85,9 +85,7 @@ func recordsIn(t *testing.T, file string) (all []string) {
 func parsedFile(t *testing.T, file string) *snapshot.Snapshot {
 	t.Helper()
 	s, err := snapshot.Parse([]byte(kit.Read(t, file)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return &s
 }
 

@@ -81,9 +81,7 @@ func TestSnapshotReload(t *testing.T) {
 	const first, second = "192.0.2.1", "192.0.2.2"
 	before := store.Shared.Bytes()
 	instance, err := caddy.Start(snapshotCorefile(file, first, ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s := present(t, file)
 	queries(s, first)
 	kit.Write(t, file, "not to be read")

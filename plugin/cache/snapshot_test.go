@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -320,9 +322,7 @@ func TestSnapshotRefused(t *testing.T) {
 			if err == nil {
 				err = os.WriteFile(file, f(b), 0o600)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 		}
 	}
 	for _, c := range []struct {
@@ -333,18 +333,14 @@ func TestSnapshotRefused(t *testing.T) {
 	}{
 		{"control", 0, func(*testing.T, string) {}, []string{"restored: 1 answers, written 0s ago"}},
 		{"no file", 0, func(t *testing.T, file string) {
-			if err := os.Remove(file); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.Remove(file))
 		}, nil},
 		{"too old", time.Hour + time.Second, func(*testing.T, string) {}, []string{"refused: written 1h0m1s ago, more than MAX_AGE 1h0m0s; " + refused}},
 		{"truncated", 0, change(func(b []byte) []byte { return b[:len(b)-9] }), []string{"refused: truncated or corrupt: wrong checksum; " + refused}},
 		{"empty", 0, change(func([]byte) []byte { return nil }), []string{"refused: not a snapshot of a cache; " + refused}},
 		{"corrupt", 0, change(func(b []byte) []byte { b[len(b)/2] ^= 1; return b }), []string{"refused: truncated or corrupt"}},
 		{"too large", 0, func(t *testing.T, file string) {
-			if err := os.Truncate(file, maxSnapshot+1); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, os.Truncate(file, maxSnapshot+1))
 		}, []string{"refused: 16777217 bytes, more than the limit of 16777216"}},
 		{"of the future", 0, func(t *testing.T, file string) {
 			rewrite(t, file, snapshot.Header{Config: testConfig, Written: time.Now().Add(time.Second)})
@@ -410,9 +406,7 @@ func TestSnapshotUnwritable(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		state(1)
 		log.want(t)
-		if err := os.Mkdir(folder, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.Mkdir(folder, 0o700))
 		time.Sleep(70 * time.Second)
 		state(0)
 		log.want(t, works)
@@ -420,9 +414,7 @@ func TestSnapshotUnwritable(t *testing.T) {
 		if written <= 946684800+180 || written > float64(time.Now().Unix()) {
 			t.Errorf("written at %v", written)
 		}
-		if err := os.RemoveAll(folder); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.RemoveAll(folder))
 		time.Sleep(2 * time.Minute)
 		state(1)
 		log.want(t, failed)
@@ -465,9 +457,7 @@ func TestSnapshotLimit(t *testing.T) {
 			got := map[string]int{}
 			for r := range b.records(b.now(), limit) {
 				name, _, err := dns.UnpackDomainName(r.Reply, wire.HeaderLen)
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, err)
 				got[name[:len("often")]]++
 			}
 			if fmt.Sprint(got) != want {

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
@@ -87,9 +89,7 @@ func (a *answerer) Pass(_ *batch.Batch, _ *wirechain.Request, result any) {
 // serve answers a query through the plugin chain or in wire form.
 func (b *testCache) serve(w *client, r *dns.Msg) (int, error) {
 	packed, err := r.Pack()
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	kit.Must(b.t, err)
 	from, _ := netip.ParseAddrPort(w.RemoteAddr().String())
 	q := &wirechain.Request{Packed: packed, Client: from.Addr(), TCP: w.tcp}
 	if !b.wire || !q.Parse(packed) || q.Type == dns.TypeHINFO {

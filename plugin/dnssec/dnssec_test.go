@@ -48,9 +48,7 @@ func section(t testing.TB, lines string) (all []dns.RR) {
 	t.Helper()
 	for line := range strings.Lines(lines) {
 		rr, err := dns.NewRR(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if rr != nil {
 			all = append(all, rr)
 		}

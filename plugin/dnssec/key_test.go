@@ -15,9 +15,7 @@ func newKey(t testing.TB, zone string, flags uint16, algorithm uint8) *key {
 	t.Helper()
 	public, private := keyfile.New(t, zone, flags, algorithm)
 	k, err := readKey(keyfile.Write(t, t.TempDir(), public, private))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return k
 }
 

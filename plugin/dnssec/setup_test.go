@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
@@ -59,16 +61,12 @@ func TestSetup(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			c = caddy.NewTestController("dns", text)
 			c.ServerBlockKeys = []string{"block.test.:53"}
 			c.Next()
 			s, err := parse(c, folder)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if got := fmt.Sprint(s.zones, len(s.keys), s.capacity, isSplit(s.keys)); got != tc.want {
 				t.Errorf("parsed %s, want %s", got, tc.want)
 			}

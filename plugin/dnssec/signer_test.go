@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -111,9 +113,7 @@ func TestRenewal(t *testing.T) {
 		now := start.Add(step.age)
 		s.now = func() time.Time { return now }
 		all, err := s.signatures(rrset, "example.org.", "renewal")
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if got := signed.n.Load(); got != step.created {
 			t.Errorf("after %s: %d signatures, want %d", step.age, got, step.created)
 		}

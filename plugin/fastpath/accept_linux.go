@@ -34,7 +34,7 @@ func (l *listener) takeOver(own syscall.Conn) error {
 	if own == nil {
 		return errors.New("CoreDNS's own TCP listener is not found")
 	}
-	if err := streams.start(); err != nil {
+	if err := l.process.streams.start(); err != nil {
 		return err
 	}
 	if sockets.IsIdle(own) {
@@ -89,7 +89,7 @@ func (a *acceptor) acceptAll(fd uintptr) bool {
 		accepted, from, err := unix.Accept4(int(fd), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC) // #nosec G115 -- a descriptor
 		switch {
 		case err == nil:
-			streams.add(newConnection(a.listener, accepted, addressOf(from)))
+			a.listener.process.streams.add(newConnection(a.listener, accepted, addressOf(from)))
 		case err == unix.EAGAIN:
 			return false
 		case err == unix.EINTR || err == unix.ECONNABORTED:
@@ -111,6 +111,7 @@ func (a *acceptor) isPending(fd uintptr) bool {
 // fail counts and logs a failure to accept a connection, and waits. At the limit of open files, it closes a connection.
 func (a *acceptor) fail(err error) {
 	a.listener.server.Load().metrics.acceptFailures.Inc()
+	streams := a.listener.process.streams
 	streams.warn(fmt.Sprintf("%s: a connection over TCP has to wait: accept: %v (logged once a minute)", a.listener.address, err))
 	if err == unix.EMFILE || err == unix.ENFILE {
 		streams.closeOldest()
@@ -118,10 +119,10 @@ func (a *acceptor) fail(err error) {
 	time.Sleep(acceptPause)
 }
 
-// warn logs a line, unless the last one was less than overloadPause ago.
+// warn logs a line, unless the last one was less than a minute ago.
 func (t *streamTable) warn(line string) {
 	now := int64(validity.Now())
-	if last := t.lastLogged.Load(); (last == 0 || now-last >= int64(overloadPause)) && t.lastLogged.CompareAndSwap(last, max(now, 1)) {
+	if last := t.lastLogged.Load(); (last == 0 || now-last >= int64(time.Minute)) && t.lastLogged.CompareAndSwap(last, max(now, 1)) {
 		log.Warning(line)
 	}
 }
@@ -151,11 +152,11 @@ func (l *listener) drainStreams() {
 	for _, a := range l.acceptors {
 		a.finish()
 	}
-	for _, c := range streams.connectionsOf(l) {
+	for _, c := range l.process.streams.connectionsOf(l) {
 		c.drain()
 	}
 	awaitUntilTimeout(func() bool { return l.connections.Load() == 0 })
-	for _, c := range streams.connectionsOf(l) {
+	for _, c := range l.process.streams.connectionsOf(l) {
 		c.abort(closedByServer)
 	}
 }

@@ -19,7 +19,7 @@ func work(r *request) {
 	var output batch.Batch
 	for r != nil {
 		r.serve(true)
-		next := r.chain.queue.finishAnd(&output, r)
+		next, _ := r.ticket.FinishAnd(&output).(*request)
 		r.done()
 		output.Flush()
 		r = next

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -16,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/nearside-dns/nearside/plugin/fastpath/admission"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/test/kit"
 )
@@ -37,7 +40,8 @@ func newServer(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Msg)) *ser
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &server{Server: coreDNS, metrics: newListenerMetrics(coreDNS.Addr)}
+	f := newFastPath()
+	return &server{Server: coreDNS, process: f, queue: f.places.NewQueue(0), metrics: newListenerMetrics(coreDNS.Addr)}
 }
 
 // newSocket returns a socket of the fast path, opened beside one that is closed then.
@@ -108,12 +112,14 @@ func TestChainIsBounded(t *testing.T) {
 		defer mu.Unlock()
 		answered = append(answered, m.Question[0].Name)
 	})
-	socket, bounded := newSocket(t), newChain(3)
+	socket, bounded := newSocket(t), s.process.places.NewQueue(3)
 	before := valueOf(t, s.metrics.droppedOverload) // of the process
+	var clients []netip.Addr
 	for i := range 10 {
 		r := query(t, s, socket, fmt.Sprintf("q%d.", i))
 		r.Client = clientAddress(i)
-		bounded.handOver(new(batch.Batch), r)
+		clients = append(clients, r.Client)
+		r.handOver(new(batch.Batch), bounded)
 		if i < 3 {
 			<-started
 		}
@@ -122,7 +128,7 @@ func TestChainIsBounded(t *testing.T) {
 		t.Errorf("%v queries in flight, want 3 running and 3 waiting", got)
 	}
 	close(blocked)
-	awaitIdle(t, bounded, s)
+	awaitIdle(t, bounded, s, clients...)
 	slices.Sort(answered)
 	if want := []string{"q0.", "q1.", "q2.", "q7.", "q8.", "q9."}; !slices.Equal(answered, want) {
 		t.Errorf("answered %q, want %q", answered, want)
@@ -153,7 +159,7 @@ func TestAnswerThatFitsNoDatagramIsTruncated(t *testing.T) {
 			}
 		})
 		present := b.listener.server.Load()
-		s.routes, s.chain = present.routes, present.chain
+		s.routes = present.routes
 		b.listener.server.Store(s)
 		m := new(dns.Msg).SetQuestion(".", dns.TypeTXT)
 		m.SetEdns0(dns.MaxMsgSize, false)
@@ -174,19 +180,29 @@ func TestAnswerThatFitsNoDatagramIsTruncated(t *testing.T) {
 // TestPanicEndsQuery has a plugin that panics; CoreDNS recovers, and the query releases its place and its server.
 func TestPanicEndsQuery(t *testing.T) {
 	s := newServer(t, func(dns.ResponseWriter, *dns.Msg) { panic("in a plugin") })
-	c := newChain(1)
+	queue := s.process.places.NewQueue(1)
 	for range 3 {
-		c.handOver(new(batch.Batch), query(t, s, newSocket(t), "panic."))
+		query(t, s, newSocket(t), "panic.").handOver(new(batch.Batch), queue)
 	}
-	awaitIdle(t, c, s)
+	awaitIdle(t, queue, s, netip.Addr{})
 }
 
-// awaitIdle waits until a chain has no queries and a server no references.
-func awaitIdle(t *testing.T, c *chain, s *server) {
+// awaitIdle waits until clients have no queries in a queue and a server has no references.
+func awaitIdle(t *testing.T, queue *admission.Queue, s *server, clients ...netip.Addr) {
 	t.Helper()
 	kit.Eventually(t, "no queries and no references", func() bool {
-		c.queue.mu.Lock()
-		defer c.queue.mu.Unlock()
-		return c.running == 0 && c.waiting == 0 && len(c.clients) == 0 && s.references.Load() == 0
+		return s.references.Load() == 0 && !slices.ContainsFunc(clients, func(c netip.Addr) bool { return queue.InProgress(c) > 0 })
 	})
+}
+
+// clientAddress returns the address of a client by its number.
+func clientAddress(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) // #nosec G115
+}
+
+// TestWaitingCost checks that a waiting query takes no more memory than admission.WaitingCost.
+func TestWaitingCost(t *testing.T) {
+	if size := unsafe.Sizeof(request{}) + datagramLen; size > admission.WaitingCost {
+		t.Errorf("a query of %d bytes takes %d, more than %d", datagramLen, size, admission.WaitingCost)
+	}
 }

@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	lengthLen = 2 // bytes of the length before a message, RFC 1035 section 4.2.2
-
 	// maxInFlight limits the queries of a connection that are not answered. A node's cache sends up to 1000 (max_in_flight
 	// of plugin forward), and must not be stopped because of the queries to a dead upstream among them.
 	maxInFlight = 1024
@@ -43,7 +41,7 @@ type connection struct {
 	notified notified
 
 	// These fields belong to the poller's goroutine.
-	in      []byte // received bytes of queries that are not handled
+	in      input
 	queries int
 	aborted bool // the client has violated the protocol
 	// keepalives are the Keepalive messages among the queries: they do not extend the time of inactivity, RFC 8490 section 6.3.
@@ -61,10 +59,8 @@ type connection struct {
 	mu        sync.Mutex
 	fd        int          // -1 after it was closed
 	inFlight  atomic.Int32 // changed with the mutex
-	out       []byte       // framed answers that are not sent; nil without any
-	buffer    *[]byte
+	out       output
 	space     sync.Cond     // out was sent, or the connection is closed
-	progress  time.Duration // time at which the kernel accepted answers, or at which out was empty
 	begun     time.Duration // time at which an incomplete query began, 0 without one
 	keepAlive bool          // the client sends edns-tcp-keepalive
 	paused    bool          // no queries are read until some are answered
@@ -171,7 +167,9 @@ func (c *connection) isFinished() bool {
 }
 
 // isFull reports whether no more queries may be read. The mutex is locked.
-func (c *connection) isFull() bool { return c.inProgress() >= maxInFlight || len(c.out) > maxUnsent }
+func (c *connection) isFull() bool {
+	return c.inProgress() >= maxInFlight || len(c.out.bytes) > maxUnsent
+}
 
 // inProgress returns the number of queries in flight without those that wait for a name: they have a limit of their own.
 func (c *connection) inProgress() int32 { return c.inFlight.Load() - c.heldCount.Load() }
@@ -198,9 +196,9 @@ func (c *connection) pause() bool {
 func (c *connection) proceed() {
 	switch {
 	case c.fd < 0:
-	case c.finished && (c.inFlight.Load() == 0 || c.delayed) && len(c.out) == 0:
+	case c.finished && (c.inFlight.Load() == 0 || c.delayed) && len(c.out.bytes) == 0:
 		c.finish()
-	case c.paused && c.inProgress() <= maxInFlight/2 && len(c.out) <= maxUnsent/2:
+	case c.paused && c.inProgress() <= maxInFlight/2 && len(c.out.bytes) <= maxUnsent/2:
 		c.paused = false
 		c.poller.rearm(c)
 	}
@@ -268,10 +266,10 @@ func (c *connection) end(r closeReason) {
 	_ = unix.Close(c.fd)
 	c.fd = -1
 	c.closed.Store(true)
-	heldQueries.releaseConnection(c)
-	c.release()
+	c.listener.process.held.releaseConnection(c)
+	c.out.release()
 	c.space.Broadcast()
-	streams.remove(c)
+	c.listener.process.streams.remove(c)
 	c.listener.connections.Add(-1)
 }
 
@@ -293,12 +291,12 @@ func (c *connection) expire(now time.Duration) {
 	} else if c.established {
 		idle = max(2*idle, minInactivity) // RFC 8490 section 6.4.1
 	}
-	quiet := c.inFlight.Load() == 0 && len(c.out) == 0 && !c.paused
+	quiet := c.inFlight.Load() == 0 && len(c.out.bytes) == 0 && !c.paused
 	switch {
 	case c.fd < 0:
 	case c.lingering > 0 && now >= c.lingering:
 		c.end(closedByServer)
-	case len(c.out) > 0 && now-c.progress > s.WriteTimeout:
+	case len(c.out.bytes) > 0 && now-c.out.progress > s.WriteTimeout:
 		c.end(closedUnread)
 	case c.begun > 0 && !c.paused && now-c.begun > s.ReadTimeout:
 		c.end(closedUnfinished)

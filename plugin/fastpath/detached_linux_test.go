@@ -42,8 +42,8 @@ func (answerer) ServeDNS(_ context.Context, w dns.ResponseWriter, m *dns.Msg) (i
 	return dns.RcodeSuccess, w.WriteMsg(reply)
 }
 
-// input returns a Corefile with one server block.
-func input(lines ...string) caddy.CaddyfileInput {
+// corefileOf returns a Corefile with one server block.
+func corefileOf(lines ...string) caddy.CaddyfileInput {
 	text := ".:53 {\n" + strings.Join(lines, "\n") + "\n" + testPlugin + "\n}\n"
 	return caddy.CaddyfileInput{Contents: []byte(text), ServerTypeName: serverType}
 }
@@ -58,7 +58,7 @@ func TestReloadWithDetachedSocket(t *testing.T) {
 	for _, bind := range []string{"bind 127.0.0.1 ::1", "bind 0.0.0.0 ::", ""} {
 		for _, next := range []string{"fastpath on", "fastpath off"} {
 			t.Run(bind+", "+next, func(t *testing.T) {
-				inst, err := caddy.Start(input(bind))
+				inst, err := caddy.Start(corefileOf(bind))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -72,7 +72,7 @@ func TestReloadWithDetachedSocket(t *testing.T) {
 				if checkAnswer("127.0.0.1") == nil {
 					t.Error("CoreDNS's socket is not detached")
 				}
-				if inst, err = inst.Restart(input(bind, next)); err != nil {
+				if inst, err = inst.Restart(corefileOf(bind, next)); err != nil {
 					t.Fatal(err)
 				}
 				for _, host := range []string{"127.0.0.1", "::1"} {
@@ -93,9 +93,9 @@ func TestReloadWithDetachedSocket(t *testing.T) {
 func awaitListeners(t *testing.T, want int) {
 	t.Helper()
 	kit.Eventually(t, fmt.Sprintf("%d listeners", want), func() bool {
-		listeners.mu.Lock()
-		defer listeners.mu.Unlock()
-		return len(listeners.all) == want
+		process.mu.Lock()
+		defer process.mu.Unlock()
+		return len(process.listeners) == want
 	})
 }
 

@@ -23,10 +23,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-// explainer implements explain.Server with the listeners of the process.
-type explainer struct{}
-
-func init() { explain.Register(explainer{}) }
+func init() { explain.Register(process) }
 
 // explainedSize is the UDP size of explained queries in bytes, that of glibc's resolver with edns0 and of dig.
 const explainedSize = 1232
@@ -37,9 +34,9 @@ var (
 )
 
 // SearchListOf implements explain.Server.
-func (explainer) SearchListOf(client netip.Addr, name string) (suffixes []string, ndots int, origin string) {
+func (f *fastPath) SearchListOf(client netip.Addr, name string) (suffixes []string, ndots int, origin string) {
 	origin = "no plugin knows the search lists of clients (autopath)"
-	for _, s := range listeners.servers() {
+	for _, s := range f.servers() {
 		zones := slices.Sorted(maps.Keys(s.blocks))
 		if _, zone := s.blockOf(name); zone != "" {
 			zones = slices.Insert(zones, 0, zone)
@@ -60,19 +57,19 @@ func (explainer) SearchListOf(client netip.Addr, name string) (suffixes []string
 }
 
 // servers returns the present servers by address.
-func (r *registry) servers() (all []*server) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, address := range slices.Sorted(maps.Keys(r.serving)) {
-		all = append(all, r.serving[address])
+func (f *fastPath) servers() (all []*server) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, address := range slices.Sorted(maps.Keys(f.serving)) {
+		all = append(all, f.serving[address])
 	}
 	return all
 }
 
 // Explain implements explain.Server. Listeners with the same server blocks give one explanation.
-func (explainer) Explain(ctx context.Context, q explain.Query) (all []explain.Explanation, err error) {
+func (f *fastPath) Explain(ctx context.Context, q explain.Query) (all []explain.Explanation, err error) {
 	var blocks []*servedBlock
-	for _, s := range listeners.servers() {
+	for _, s := range f.servers() {
 		b, zone := s.blockOf(q.Name)
 		if slices.ContainsFunc(blocks, func(o *servedBlock) bool { return b != nil && o != nil && o.Block == b.Block || o == b }) {
 			continue

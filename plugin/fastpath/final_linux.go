@@ -12,29 +12,26 @@ import (
 const maxFinalWorkers = 16
 
 // finalQueue has the queries whose result is final: the plugin chain adapts the reply to the client, or logs an error. They
-// retain their places in the queue of the process, so that none is dropped when thousands fail at the same time. The clients take
+// retain their places, so that none is dropped when thousands fail at the same time. The clients take
 // turns.
 type finalQueue struct {
 	mu      sync.Mutex
-	waiting map[netip.Addr]*requestList // by client
-	turns   []netip.Addr                // the clients in waiting, the next one first
+	waiting map[netip.Addr][]*request // by client, the next one first
+	turns   []netip.Addr              // the clients in waiting, the next one first
 	workers int
 }
 
-// finals is the queue of the process.
-var finals = finalQueue{waiting: map[netip.Addr]*requestList{}}
+func newFinalQueue() finalQueue { return finalQueue{waiting: map[netip.Addr][]*request{}} }
 
 // add appends a query.
 func (f *finalQueue) add(r *request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	l := f.waiting[r.Client]
-	if l == nil {
-		l = new(requestList)
-		f.waiting[r.Client] = l
+	own := f.waiting[r.Client]
+	if len(own) == 0 {
 		f.turns = append(f.turns, r.Client)
 	}
-	l.add(r)
+	f.waiting[r.Client] = append(own, r)
 	if f.workers < maxFinalWorkers {
 		f.workers++
 		go f.work()
@@ -51,15 +48,13 @@ func (f *finalQueue) next() *request {
 	}
 	client := f.turns[0]
 	f.turns = f.turns[1:]
-	l := f.waiting[client]
-	r := l.first
-	if l.first = r.next; l.first != nil {
-		f.turns = append(f.turns, client)
+	own := f.waiting[client]
+	if len(own) > 1 {
+		f.waiting[client], f.turns = own[1:], append(f.turns, client)
 	} else {
 		delete(f.waiting, client)
 	}
-	r.next = nil
-	return r
+	return own[0]
 }
 
 // work answers queries until none is left.

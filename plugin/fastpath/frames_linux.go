@@ -1,7 +1,6 @@
 package fastpath
 
 import (
-	"encoding/binary"
 	"time"
 	"unsafe"
 
@@ -161,11 +160,11 @@ func (c *connection) endOfQueries() {
 // consume handles the queries in the bytes that were received, and retains an incomplete one. It returns false if no more
 // bytes may be read.
 func (f *frames) consume(c *connection, s *server, data []byte) (more bool) {
-	if len(data) == 0 && len(c.in) < lengthLen {
+	if len(data) == 0 && len(c.in.bytes) < lengthLen {
 		return true
 	}
 	if c.isFinished() {
-		c.in = nil
+		c.in.bytes = nil
 		return true
 	}
 	limit := s.MaxTCPQueries
@@ -175,15 +174,15 @@ func (f *frames) consume(c *connection, s *server, data []byte) (more bool) {
 	more, before, active := true, c.queries, c.queries-c.keepalives
 	for more {
 		var query []byte
-		if query, data = c.next(data); query == nil {
+		if query, data = c.in.next(data); query == nil {
 			break
 		}
 		c.queries++
 		more = f.answer(c, s, query) || !c.pause()
 		if c.aborted {
-			c.in, data, more = nil, nil, false
+			c.in.bytes, data, more = nil, nil, false
 		} else if limit > 0 && c.queries >= limit && c.session.Load() == nil {
-			c.in, data, more = nil, nil, false
+			c.in.bytes, data, more = nil, nil, false
 			f.flush(c, s)
 			c.retire()
 		}
@@ -193,42 +192,8 @@ func (f *frames) consume(c *connection, s *server, data []byte) (more bool) {
 		}
 	}
 	f.flush(c, s)
-	c.in = append(c.in, data...)
+	c.in.bytes = append(c.in.bytes, data...)
 	return c.received(f.now, c.queries > before, c.queries-c.keepalives > active) && more
-}
-
-// next returns the next complete query of the bytes that were received, nil without one, and the rest of the bytes. An
-// incomplete query is retained; its buffer grows with the bytes received, not with the length announced.
-func (c *connection) next(data []byte) (query, rest []byte) {
-	for {
-		from := data
-		if len(c.in) > 0 {
-			from = c.in
-		}
-		want := lengthLen
-		if len(from) >= lengthLen {
-			want += int(binary.BigEndian.Uint16(from))
-			if len(from) >= want {
-				break
-			}
-		}
-		if len(data) == 0 {
-			return nil, nil
-		}
-		n := min(want-len(c.in), len(data))
-		c.in = append(c.in, data[:n]...)
-		data = data[n:]
-	}
-	if len(c.in) == 0 {
-		end := lengthLen + int(binary.BigEndian.Uint16(data))
-		return data[lengthLen:end:end], data[end:]
-	}
-	end := lengthLen + int(binary.BigEndian.Uint16(c.in))
-	query = c.in[lengthLen:end:end]
-	if c.in = c.in[end:]; len(c.in) == 0 {
-		c.in = nil
-	}
-	return query, data
 }
 
 // received records that bytes were received, and that messages among them were handled, some of which are activity, and
@@ -238,9 +203,9 @@ func (c *connection) received(now time.Duration, handled, active bool) bool {
 	defer c.mu.Unlock()
 	switch {
 	case c.fd < 0:
-		c.in = nil
+		c.in.bytes = nil
 		return false
-	case len(c.in) == 0:
+	case len(c.in.bytes) == 0:
 		c.begun = 0
 	case c.begun == 0 || handled:
 		c.begun = now
@@ -252,14 +217,14 @@ func (c *connection) received(now time.Duration, handled, active bool) bool {
 	if active {
 		c.active.Store(int64(now))
 	}
-	c.retained = cap(c.in)
+	c.retained = cap(c.in.bytes)
 	c.hold()
 	return c.fd >= 0
 }
 
 // hold counts the bytes in the connection's buffers, and closes the connection if they exceed a limit. The mutex is locked.
 func (c *connection) hold() {
-	if !streams.hold(c, c.retained+c.inQueries+cap(c.out)) {
+	if !c.listener.process.streams.hold(c, c.retained+c.inQueries+cap(c.out.bytes)) {
 		c.end(closedForMemory)
 	}
 }
@@ -338,7 +303,7 @@ func (f *frames) appendNotified(c *connection, s *server, query []byte) *store.A
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	form := c.appendNotified(s, &f.lookup, query, f.options, &f.patch, &f.random)
-	if len(c.out) > framesLen {
+	if len(c.out.bytes) > framesLen {
 		c.flush()
 	}
 	return form

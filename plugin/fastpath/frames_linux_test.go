@@ -64,7 +64,7 @@ func withRoute(t *testing.T, keyspace *store.Keyspace, wire wirechain.Handler) f
 	return func(s *server) {
 		s.routes = routes{byZone: map[string]*route{}}
 		counting := &counters{server: s.Addr, zone: ".", plugin: "next", dns: true}
-		s.routes.add(".", &route{keyspace: keyspace.ID(), byGeneration: true, counters: counting, chain: newChain(0), wire: wire})
+		s.routes.add(".", &route{keyspace: keyspace.ID(), byGeneration: true, counters: counting, queue: s.process.places.NewQueue(0), wire: wire})
 	}
 }
 
@@ -146,7 +146,7 @@ func streamPair(t testing.TB, s *server) (p *poller, c *connection, client int) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &listener{address: s.Addr}
+	l := &listener{process: s.process, address: s.Addr}
 	l.server.Store(s)
 	c = newConnection(l, pair[0], netip.MustParseAddrPort("127.0.0.1:5353"))
 	c.poller, c.source = p, new(source)
@@ -203,11 +203,11 @@ func FuzzInput(f *testing.F) {
 		first = max(0, min(first, len(b)))
 		second = max(first, min(second, len(b)))
 		queries := func(parts ...[]byte) (all []string) {
-			c := &connection{}
+			var in input
 			for _, data := range parts {
 				for {
 					var query []byte
-					if query, data = c.next(data); query == nil {
+					if query, data = in.next(data); query == nil {
 						break
 					}
 					all = append(all, string(query))
@@ -216,7 +216,7 @@ func FuzzInput(f *testing.F) {
 					t.Fatalf("%d bytes are left", len(data))
 				}
 			}
-			if n := len(c.in); n > 0 && n >= 2 && n >= 2+int(binary.BigEndian.Uint16(c.in)) {
+			if n := len(in.bytes); n >= 2 && n >= 2+int(binary.BigEndian.Uint16(in.bytes)) {
 				t.Fatal("a complete query is retained")
 			}
 			return all

@@ -79,9 +79,6 @@ type heldTable struct {
 	answering int         // number of goroutines that answer
 }
 
-// heldQueries is the table of the process.
-var heldQueries = newHeldTable(maxHeld, maxHeldPerSource)
-
 func newHeldTable(limit, perSource int) *heldTable {
 	return &heldTable{
 		max: limit, perSource: perSource, sources: map[netip.Addr]int32{}, names: map[heldKey]*heldName{},

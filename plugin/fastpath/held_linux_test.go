@@ -71,10 +71,9 @@ func (f *fakeService) answer(w dns.ResponseWriter, m *dns.Msg) {
 // configure gives a server the routes of a block with the plugin.
 func (f *fakeService) configure(s *server) {
 	s.routes = routes{byZone: map[string]*route{}}
-	s.chain = newChain(0)
 	s.WriteTimeout = time.Hour // so that no query is answered because the connection of another one was closed
 	s.routes.add(".", &route{
-		counters: &counters{server: s.Addr}, chain: newChain(0), awaiter: f, waits: f.counters,
+		counters: &counters{server: s.Addr}, queue: s.process.places.NewQueue(0), awaiter: f, waits: f.counters,
 	})
 }
 
@@ -93,7 +92,7 @@ func newHeldBed(t *testing.T, timeout time.Duration) *heldBed {
 	b.udp = r.socket.conn.LocalAddr().String()
 	go r.run()
 	t.Cleanup(func() {
-		heldQueries.releaseServer(b.server())
+		b.listener.process.held.releaseServer(b.server())
 		r.finish()
 		awaitCount(t, "references", 0, func() int { return int(b.server().references.Load()) })
 	})
@@ -330,9 +329,8 @@ func TestHeldPerSource(t *testing.T) {
 
 // TestHeldIsNotInFlight has more queries of a connection wait than it may have in flight: it is read further.
 func TestHeldIsNotInFlight(t *testing.T) {
-	heldQueries.setPerSource(2 * maxInFlight)
-	t.Cleanup(func() { heldQueries.setPerSource(maxHeldPerSource) })
 	b := newHeldBed(t, long)
+	b.listener.process.held.setPerSource(2 * maxInFlight)
 	c := b.dial(t, "tcp", "127.0.0.1")
 	for id := range uint16(maxInFlight + 10) {
 		c.query(t, id, "w.")

@@ -33,7 +33,7 @@ func (l *heldList) add(h *held) {
 
 // Expired implements wheel.Owner.
 func (h *held) Expired(time.Time) {
-	t := heldQueries
+	t := h.server.process.held
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if h.name != nil {
@@ -122,7 +122,7 @@ func (t *heldTable) answerReleased() {
 // answer answers a query from the store, where the first of several queries for a name has left the answer, or hands it over to
 // the plugin chain.
 func (h *held) answer(b *batch.Batch, l *lookup) {
-	defer heldQueries.answered(h)
+	defer h.server.process.held.answered(h)
 	r := h.request()
 	if h.result != nil {
 		h.result.Inc()
@@ -134,10 +134,10 @@ func (h *held) answer(b *batch.Batch, l *lookup) {
 	}
 	ended := make(chan struct{})
 	r.ended = ended
-	c := l.route.chain
-	c.handOver(b, r)
+	queue := l.route.queue
+	r.handOver(b, queue)
 	b.Flush()
-	if c.inProgress(h.client) > maxHeldWorkers {
+	if queue.InProgress(h.client) > maxHeldWorkers {
 		return // some were left to the queue: the client's queries take long
 	}
 	select {

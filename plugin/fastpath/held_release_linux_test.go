@@ -41,8 +41,9 @@ func TestClosedWithoutHeld(t *testing.T) {
 	c.expect(t, 1, dns.RcodeNameError)
 	awaitCount(t, "queries in flight", 0, func() int { return int(valueOf(t, b.server().metrics.inFlight)) })
 	func() {
-		heldQueries.mu.Lock()
-		defer heldQueries.mu.Unlock()
+		table := b.listener.process.held
+		table.mu.Lock()
+		defer table.mu.Unlock()
 		_ = c.Close()
 		awaitCount(t, "connections", 0, func() int { return int(b.listener.connections.Load()) })
 	}()
@@ -92,7 +93,7 @@ func TestHeldAtReload(t *testing.T) {
 		}
 		awaitCount(t, "held queries", 100, func() int { return b.held(t) })
 		begin := time.Now()
-		heldQueries.releaseServer(b.server())
+		b.listener.process.held.releaseServer(b.server())
 		for range 100 {
 			if m := c.reply(t); m.Rcode != dns.RcodeNameError {
 				t.Fatalf("reply\n%v", m)
@@ -112,7 +113,7 @@ func TestHeldAtDrain(t *testing.T) {
 	c := b.dial(t, "tcp", "127.0.0.1")
 	c.query(t, 1, "w.")
 	awaitCount(t, "held queries", 1, func() int { return b.held(t) })
-	heldQueries.releaseServer(b.server())
+	b.listener.process.held.releaseServer(b.server())
 	b.listener.drainStreams()
 	c.expect(t, 1, dns.RcodeNameError)
 }
@@ -125,7 +126,7 @@ func TestHeldHandles(t *testing.T) {
 		rt := s.routes.find([]byte{0})
 		rt.awaiter, rt.waits = f, f.counters
 	})
-	t.Cleanup(func() { heldQueries.releaseServer(l.server.Load()) })
+	t.Cleanup(func() { l.process.held.releaseServer(l.server.Load()) })
 	c := dialSession(t, address)
 	for i, tt := range []struct {
 		option  func(*dns.Msg)
@@ -210,14 +211,17 @@ func TestHeldOfDeafClients(t *testing.T) {
 	awaitCount(t, "held queries", deaf+1, func() int { return b.held(t) })
 	b.create("w.")
 	open.expect(t, 100, dns.RcodeSuccess)
-	awaitCount(t, "queries that count for the limits", 0, countedHeld)
+	awaitCount(t, "queries that count for the limits", 0, countedHeld(b.listener))
 }
 
-// countedHeld returns the number of queries that count for the limits.
-func countedHeld() int {
-	heldQueries.mu.Lock()
-	defer heldQueries.mu.Unlock()
-	return heldQueries.total
+// countedHeld returns a function that returns the number of queries that count for the limits.
+func countedHeld(l *listener) func() int {
+	return func() int {
+		t := l.process.held
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return t.total
+	}
 }
 
 // TestHeldOfStalledClients is TestHeldOfDeafClients with clients that cease to read while the plugin chain makes their replies,
@@ -227,14 +231,14 @@ func TestHeldOfStalledClients(t *testing.T) {
 	f := newFakeService(long)
 	var l *listener
 	l, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
-		for _, c := range streams.connectionsOf(l) {
+		for _, c := range l.process.streams.connectionsOf(l) {
 			if c.remote.String() == w.RemoteAddr().String() && m.Question[0].Name == "w." {
 				deafen(c)
 			}
 		}
 		f.answer(w, m)
 	}, f.configure)
-	t.Cleanup(func() { heldQueries.releaseServer(l.server.Load()) })
+	t.Cleanup(func() { l.process.held.releaseServer(l.server.Load()) })
 	waiting := func() int { return int(valueOf(t, f.counters.Waiting)) }
 	const stalled = maxHeldWorkers + 4
 	for i := range stalled {
@@ -246,7 +250,7 @@ func TestHeldOfStalledClients(t *testing.T) {
 		awaitCount(t, "held queries", i+1, waiting)
 	}
 	f.create("w.")
-	awaitCount(t, "queries that count for the limits", 0, countedHeld)
+	awaitCount(t, "queries that count for the limits", 0, countedHeld(l))
 	open := dialHeld(t, "tcp", "127.0.0.1", address)
 	open.query(t, 100, "w-open.")
 	awaitCount(t, "held queries", 1, waiting)
@@ -272,6 +276,6 @@ func TestDeadUpstreamBlocksNoWaitingQueriesOfOthers(t *testing.T) {
 				t.Fatalf("reply\n%v", m)
 			}
 		}
-		awaitCount(t, "queries that count for the limits", 0, countedHeld)
+		awaitCount(t, "queries that count for the limits", 0, countedHeld(b.listener))
 	})
 }

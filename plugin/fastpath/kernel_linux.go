@@ -32,7 +32,7 @@ type kernelAnswers struct {
 	numbers    sync.Map               // netip.AddrPort -> int, the number of the listener in the table
 }
 
-var inKernel = kernelAnswers{listeners: map[*listener]struct{}{}}
+func newKernelAnswers() *kernelAnswers { return &kernelAnswers{listeners: map[*listener]struct{}{}} }
 
 // kernelListener is a listener whose queries the kernel may answer.
 type kernelListener struct {

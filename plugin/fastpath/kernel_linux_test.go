@@ -27,7 +27,7 @@ type kernelBed struct {
 }
 
 func newKernelBed(t *testing.T) *kernelBed {
-	b := &kernelBed{t, &kernelAnswers{listeners: map[*listener]struct{}{}}}
+	b := &kernelBed{t, newKernelAnswers()}
 	t.Cleanup(func() { b.kernelAnswers.shut() })
 	return b
 }

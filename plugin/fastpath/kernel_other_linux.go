@@ -7,7 +7,7 @@ import "net/netip"
 // kernelAnswers stands for the program that answers in the kernel, which is built for other machines.
 type kernelAnswers struct{}
 
-var inKernel kernelAnswers
+func newKernelAnswers() *kernelAnswers { return new(kernelAnswers) }
 
 type kernelListener struct{}
 

@@ -16,18 +16,21 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin/pkg/transport"
 
+	"github.com/nearside-dns/nearside/plugin/fastpath/admission"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/sockets"
 	"github.com/nearside-dns/nearside/plugin/internal/store"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
 // server is a CoreDNS server of one configuration, as its listener uses it.
 type server struct {
 	*dnsserver.Server
+	process *fastPath
 	conf    *block.Configuration
 	routes  routes
-	chain   *chain // for queries that match no server block
+	queue   *admission.Queue // for queries that match no server block
 	metrics *listenerMetrics
 	blocks  map[string]*servedBlock // by zone
 	// kernelForced is set if a server block of the configuration has option kernel force: the interfaces are those of all servers.
@@ -54,14 +57,15 @@ func (s *server) release() { s.references.Add(-1) }
 // listener has the fast path's sockets of an address. A reload replaces its server if the next configuration has one on
 // the address.
 type listener struct {
+	process  *fastPath
 	address  string // in CoreDNS's form
 	server   atomic.Pointer[server]
 	readers  []*reader
-	replaced []*server // servers of earlier configurations, guarded by the registry's mutex
+	replaced []*server // servers of earlier configurations, guarded by the mutex of fastPath
 
 	kernel atomic.Pointer[kernelListener] // nil while the kernel answers no queries of the listener
 
-	acceptors   []*acceptor  // of TCP, guarded by the registry's mutex
+	acceptors   []*acceptor  // of TCP, guarded by the mutex of fastPath
 	connections atomic.Int64 // over TCP
 }
 
@@ -77,30 +81,47 @@ func (l *listener) acquire() *server {
 	}
 }
 
-// registry has the listeners of the process.
-type registry struct {
-	mu      sync.Mutex
-	all     map[string]*listener // by address
-	serving map[string]*server   // by address, also those without a listener; for explanations
-	dropped map[string]uint64    // datagrams that the kernel dropped on closed sockets, by address
+// fastPath has what the servers of a process share. It implements block.FastPath and explain.Server.
+type fastPath struct {
+	places *admission.Places
+	// background has the queries that no client waits for. Its limit leaves more than half of the places to those of clients.
+	background *admission.Queue
+	workers    workers
+	finals     finalQueue
+	held       *heldTable
+	streams    *streamTable
+	kernel     *kernelAnswers
+
+	mu        sync.Mutex
+	listeners map[string]*listener // by address
+	serving   map[string]*server   // by address, also those without a listener; for explanations
+	dropped   map[string]uint64    // datagrams that the kernel dropped on closed sockets, by address
 }
 
-var listeners = newRegistry()
+func newFastPath() *fastPath {
+	places := admission.NewPlaces(admission.DefaultLimits, validity.Now, func(line string) { log.Warning(line) })
+	return &fastPath{
+		places: places, background: places.NewQueue(block.MaxBackground), finals: newFinalQueue(), held: newHeldTable(maxHeld, maxHeldPerSource),
+		streams: newStreamTable(), kernel: newKernelAnswers(),
+		listeners: map[string]*listener{}, serving: map[string]*server{}, dropped: map[string]uint64{},
+	}
+}
 
-func newRegistry() *registry {
-	return &registry{all: map[string]*listener{}, serving: map[string]*server{}, dropped: map[string]uint64{}}
+// StartBackground implements block.FastPath.
+func (f *fastPath) StartBackground(client netip.Addr) (end func(), ok bool) {
+	return f.background.TryStart(client)
 }
 
 // Serve implements block.FastPath.
-func (fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {
-	blocks := blocksOn(conf, coreDNS)
+func (f *fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {
+	blocks := blocksOn(f.places, conf, coreDNS)
 	address := coreDNS.Addr
 	s := &server{
-		Server: coreDNS, conf: conf, kernelForced: conf.KernelForced(), routes: newRoutes(address, blocks),
-		chain: newChain(0), metrics: newListenerMetrics(address), blocks: blocks, opcodes: block.Opcodes(coreDNS),
+		Server: coreDNS, process: f, conf: conf, kernelForced: conf.KernelForced(), routes: newRoutes(address, blocks),
+		queue: f.places.NewQueue(0), metrics: newListenerMetrics(address), blocks: blocks, opcodes: block.Opcodes(coreDNS),
 	}
-	queries.resize(conf.MaxConcurrent())
-	streams.resize(conf.MaxConnections())
+	f.places.Resize(conf.MaxConcurrent())
+	f.streams.resize(conf.MaxConnections())
 	wanted := logZones(address, blocks)
 	if wanted {
 		for _, b := range blocks {
@@ -111,7 +132,7 @@ func (fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {
 	}
 	own := conf.UDPSocket(coreDNS)
 	skipPathMTUDiscovery(own)
-	switch err := listeners.serve(address, s, own, conf.TCPListener(coreDNS), wanted); {
+	switch err := f.serve(address, s, own, conf.TCPListener(coreDNS), wanted); {
 	case err != nil && isDetached(own):
 		log.Errorf("%s: no UDP until a restart: CoreDNS's own socket is detached, and the fast path cannot start: %v", address, err)
 	case err != nil:
@@ -130,7 +151,7 @@ func skipPathMTUDiscovery(own *net.UDPConn) {
 }
 
 // storeByGeneration has answers that are valid by Generations alone stored, and returns a function that undoes it. The
-// registry's mutex is locked until then: servers with a server block in common start one after the other.
+// mutex of fastPath is locked until then: servers with a server block in common start one after the other.
 func (s *server) storeByGeneration() (undo func()) {
 	var changed []*store.Keyspace
 	for _, k := range s.generated {
@@ -148,14 +169,14 @@ func (s *server) storeByGeneration() (undo func()) {
 // serve makes a server answer on its address. If no fast path is wanted, it does so only if CoreDNS's own socket is detached,
 // which cannot be undone: the present listener stays, or another one is opened. own and tcp are nil if CoreDNS's sockets are
 // not found. Answers to the first query are stored already.
-func (r *registry) serve(address string, s *server, own *net.UDPConn, tcp syscall.Conn, wanted bool) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.serving[address] = s
+func (f *fastPath) serve(address string, s *server, own *net.UDPConn, tcp syscall.Conn, wanted bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.serving[address] = s
 	undo := s.storeByGeneration()
-	if l := r.all[address]; l != nil {
+	if l := f.listeners[address]; l != nil {
 		l.replaced = append(l.replaced, l.server.Swap(s))
-		inKernel.serve(l)
+		f.kernel.serve(l)
 		l.detach(own)
 		l.serveTCP(tcp)
 		return nil
@@ -163,15 +184,15 @@ func (r *registry) serve(address string, s *server, own *net.UDPConn, tcp syscal
 	if !wanted && !isDetached(own) && (tcp == nil || !sockets.IsIdle(tcp)) {
 		return nil
 	}
-	l := &listener{address: address}
+	l := &listener{process: f, address: address}
 	l.server.Store(s)
 	if err := l.open(own); err != nil {
-		r.closeSockets(l)
+		f.closeSockets(l)
 		undo()
 		return err
 	}
-	r.all[address] = l
-	inKernel.serve(l)
+	f.listeners[address] = l
+	f.kernel.serve(l)
 	l.serveTCP(tcp) // before the first answer over UDP: a client that has got it can open a session
 	for _, r := range l.readers {
 		go r.run()
@@ -254,63 +275,59 @@ func awaitUntilTimeout(met func() bool) {
 	}
 }
 
-// Stop implements block.FastPath.
-func (fastPath) Stop(next *block.Configuration) { listeners.stop(next) }
-
-// stop closes the listeners that the next configuration has not taken over, and waits for the queries of all servers that
-// are not the next configuration's. CoreDNS starts to serve asynchronously, so the next configuration may take over
+// Stop implements block.FastPath. CoreDNS starts to serve asynchronously, so the next configuration may take over
 // listeners after the callbacks that end the present one.
-func (r *registry) stop(next *block.Configuration) {
+func (f *fastPath) Stop(next *block.Configuration) {
 	if next == nil {
-		inKernel.exit()
+		f.kernel.exit()
 	} else {
 		addresses := next.UDPAddresses()
-		awaitUntilTimeout(func() bool { return r.hasTakenOver(next, addresses) })
+		awaitUntilTimeout(func() bool { return f.hasTakenOver(next, addresses) })
 	}
 	var closing []*listener
 	var servers []*server
-	r.mu.Lock()
-	maps.DeleteFunc(r.serving, func(_ string, s *server) bool { return s.conf != next })
-	for address, l := range r.all {
+	f.mu.Lock()
+	maps.DeleteFunc(f.serving, func(_ string, s *server) bool { return s.conf != next })
+	for address, l := range f.listeners {
 		servers = append(servers, l.replaced...)
 		l.replaced = nil
 		if l.server.Load().conf == next {
 			continue
 		}
 		closing = append(closing, l)
-		delete(r.all, address)
+		delete(f.listeners, address)
 		for _, reader := range l.readers {
-			r.dropped[address] += reader.socket.drops()
+			f.dropped[address] += reader.socket.drops()
 		}
 	}
-	r.mu.Unlock()
-	inKernel.remove(closing)
+	f.mu.Unlock()
+	f.kernel.remove(closing)
 	if next != nil && len(closing)+len(servers) > 0 {
 		push.Process.Revoke() // the data of answers of the replaced servers are not watched any more
 	}
 	var waiting sync.WaitGroup
 	for _, l := range closing {
-		heldQueries.releaseServer(l.server.Load())
+		f.held.releaseServer(l.server.Load())
 		waiting.Go(l.finish)
 	}
 	for _, s := range servers {
-		heldQueries.releaseServer(s)
+		f.held.releaseServer(s)
 		waiting.Go(s.awaitQueries)
 	}
 	waiting.Wait()
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, l := range closing {
-		r.closeSockets(l)
+		f.closeSockets(l)
 	}
 }
 
 // hasTakenOver reports whether a configuration has taken over every listener on its addresses.
-func (r *registry) hasTakenOver(conf *block.Configuration, addresses []string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (f *fastPath) hasTakenOver(conf *block.Configuration, addresses []string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return !slices.ContainsFunc(addresses, func(address string) bool {
-		l := r.all[address]
+		l := f.listeners[address]
 		return l != nil && l.server.Load().conf != conf
 	})
 }
@@ -336,11 +353,11 @@ func (l *listener) finish() {
 }
 
 // closeSockets closes the sockets of a listener. The mutex is locked.
-func (r *registry) closeSockets(l *listener) {
+func (f *fastPath) closeSockets(l *listener) {
 	for _, reader := range l.readers {
 		reader.socket.close()
 	}
-	if r.all[l.address] == nil {
+	if f.listeners[l.address] == nil {
 		socketsOpen.WithLabelValues(l.address).Set(0)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/coredns/coredns/plugin/dns64"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/fastpath/admission"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/store"
@@ -203,21 +204,18 @@ func (l *lookup) count() {
 func (l *lookup) pass(b *batch.Batch, r *request, client netip.Addr, now time.Duration) {
 	r.Client = client
 	m := r.server.metrics
-	if l.route != nil && l.route.awaiter != nil && awaitsNames(l.query.Type) && heldQueries.hold(l, r) {
+	if l.route != nil && l.route.awaiter != nil && awaitsNames(l.query.Type) && r.server.process.held.hold(l, r) {
 		m.handedOver.Inc()
 		return
 	}
 	if l.wire {
 		r.setWire(l.route, &l.query, l.key[:l.keyLen], now)
 	}
-	c := r.server.chain
-	switch {
-	case l.route != nil:
-		c = l.route.chain
-	default:
-		c = r.server.chainOf(l.key[:0], r.query)
+	if l.route != nil {
+		r.handOver(b, l.route.queue)
+	} else {
+		r.handOver(b, r.server.queueOf(l.key[:0], r.query))
 	}
-	c.handOver(b, r)
 	m.handedOver.Inc() // after the query dropped in its favour was counted
 }
 
@@ -257,17 +255,17 @@ func shuffledForm(rt *route, e *store.Entry, q *wire.Query, p *store.Patch, limi
 	return form
 }
 
-// chainOf returns the chain of a query's server block, whose queries do not wait for those of another block. Queries that
-// match no block, or that are refused whatever their name, have a chain of their own: the probes of a kubelet must not
+// queueOf returns the queue of a query's server block, whose queries do not wait for those of another block. Queries that
+// match no block, or that are refused whatever their name, have a queue of their own: the probes of a kubelet must not
 // fail because an upstream is dead. buf has capacity for a name.
-func (s *server) chainOf(buf, query []byte) *chain {
+func (s *server) queueOf(buf, query []byte) *admission.Queue {
 	if wire.HasOtherVersion(query) {
-		return s.chain
+		return s.queue
 	}
 	if name, ok := wire.AppendQuestionName(buf, query); ok {
 		if rt := s.routes.find(name); rt != nil {
-			return rt.chain
+			return rt.queue
 		}
 	}
-	return s.chain
+	return s.queue
 }

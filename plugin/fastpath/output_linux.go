@@ -1,10 +1,8 @@
 package fastpath
 
 import (
-	"encoding/binary"
 	"net"
 	"slices"
-	"sync"
 	"time"
 	"unsafe"
 
@@ -16,12 +14,6 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
-
-// outputs are buffers of connections with answers that are not sent.
-var outputs = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
-
-// maxPooled is the capacity in bytes above which a buffer is not used again.
-const maxPooled = 128 << 10
 
 // answer implements destination.
 func (c *connection) answer(b *batch.Batch, r *request, e *store.Entry, p *store.Patch) bool {
@@ -62,8 +54,7 @@ func (c *connection) append(b *batch.Batch, r *request, e *store.Entry, p *store
 	}
 	form := formOf(r.route, e, q, p, dns.MaxMsgSize, dns.MaxMsgSize, &c.random)
 	if form != nil && c.writable() {
-		c.begin()
-		c.out = appendFrame(c.out, form, r.Packed, q, p)
+		c.out.answer(form, r.Packed, q, p)
 		b.Add(c)
 	}
 	return form
@@ -74,14 +65,6 @@ func (c *connection) append(b *batch.Batch, r *request, e *store.Entry, p *store
 // it (RFC 8490 section 7.1.2). The mutex is locked.
 func (c *connection) announces(keepAlive bool) bool {
 	return !c.established && (keepAlive || c.keepAlive && (c.drainEnd > 0 || c.finished))
-}
-
-// appendFrame appends an answer with its length.
-func appendFrame(out []byte, form *store.Answer, query []byte, q *wire.Query, p *store.Patch) []byte {
-	start := len(out)
-	out = form.AppendReply(append(out, 0, 0), query, q, p)
-	binary.BigEndian.PutUint16(out[start:], uint16(len(out)-start-lengthLen)) // #nosec G115 -- formOf limits it
-	return out
 }
 
 // idleTimeout returns the timeout of edns-tcp-keepalive, 0 if the server ends the connection. The mutex is locked.
@@ -95,14 +78,6 @@ func (c *connection) idleTimeout(s *server) time.Duration {
 // writable reports whether messages may be appended to the output: not to that of a closed connection, and none behind a Retry
 // Delay message, RFC 8490 section 6.6.1. The mutex is locked.
 func (c *connection) writable() bool { return c.fd >= 0 && !c.delayed }
-
-// begin makes out ready for an answer. The mutex is locked.
-func (c *connection) begin() {
-	if c.out == nil {
-		c.buffer, _ = outputs.Get().(*[]byte)
-		c.out, c.progress = (*c.buffer)[:0], validity.Now()
-	}
-}
 
 // send implements destination.
 func (c *connection) send(reply []byte, mayWait bool) error { return c.sendWith(reply, false, mayWait) }
@@ -126,22 +101,16 @@ func (c *connection) sendWith(reply []byte, keepAlive, mayWait bool) error {
 	if c.announces(keepAlive) {
 		reply = addKeepAlive(slices.Clip(reply), c.idleTimeout(c.listener.server.Load()))
 	}
-	c.begin()
-	c.out = appendMessage(c.out, reply)
+	c.out.message(reply)
 	c.flush()
 	return nil
 }
 
 // awaitSpace waits while the client does not read; the write timeout closes the connection. The mutex is locked.
 func (c *connection) awaitSpace() {
-	for c.writable() && len(c.out) > maxUnsent {
+	for c.writable() && len(c.out.bytes) > maxUnsent {
 		c.space.Wait()
 	}
-}
-
-// appendMessage appends a message with its length.
-func appendMessage(out, message []byte) []byte {
-	return append(binary.BigEndian.AppendUint16(out, uint16(len(message))), message...) // #nosec G115 -- the caller limits it
 }
 
 // dropped implements destination: it answers SERVFAIL. Over UDP, the client repeats a query without an answer; over TCP it
@@ -162,8 +131,7 @@ func (c *connection) dropped(b *batch.Batch, query []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.writable() {
-		c.begin()
-		c.out = appendMessage(c.out, packed)
+		c.out.message(packed)
 		b.Add(c)
 	}
 }
@@ -179,47 +147,35 @@ func (c *connection) Flush() {
 func (c *connection) write(frames []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.writable() {
-		return
+	if c.writable() {
+		c.writeFrames(frames)
 	}
+}
+
+// writeFrames is write on a connection that is writable. The mutex is locked.
+func (c *connection) writeFrames(frames []byte) {
 	sent := 0
-	if len(c.out) == 0 {
+	if len(c.out.bytes) == 0 {
 		sent = c.writeSome(frames)
 	}
 	if sent < len(frames) {
-		c.begin()
-		c.out = append(c.out, frames[sent:]...)
+		c.out.frames(frames[sent:])
 		c.flush()
 	}
 }
 
 // flush sends the output that the kernel accepts. The poller calls it again when it accepts more. The mutex is locked.
 func (c *connection) flush() {
-	if c.fd < 0 || len(c.out) == 0 {
+	if c.fd < 0 || len(c.out.bytes) == 0 {
 		return
 	}
-	sent := c.writeSome(c.out)
-	if c.out = c.out[:copy(c.out, c.out[sent:])]; sent > 0 {
-		c.progress = validity.Now()
-	}
-	if len(c.out) == 0 {
-		c.release()
-	}
-	if len(c.out) <= maxUnsent {
+	c.out.sent(c.writeSome(c.out.bytes))
+	if len(c.out.bytes) <= maxUnsent {
 		c.space.Broadcast()
 	}
 	if c.hold(); c.fd >= 0 {
 		c.proceed()
 	}
-}
-
-// release returns the output's buffer. The mutex is locked.
-func (c *connection) release() {
-	if c.buffer != nil && cap(c.out) <= maxPooled {
-		*c.buffer = c.out[:0]
-		outputs.Put(c.buffer)
-	}
-	c.out, c.buffer = nil, nil
 }
 
 // writeSome writes to the socket, and returns the number of bytes that the kernel accepted. After an error, the poller closes

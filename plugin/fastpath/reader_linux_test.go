@@ -60,9 +60,9 @@ func newBed(t *testing.T, shuffle bool) *bed {
 	})
 	s.routes = routes{byZone: map[string]*route{}}
 	counting := &counters{server: s.Addr, zone: ".", plugin: "next", dns: true, cache: b.cache}
-	s.routes.add(".", &route{keyspace: b.keyspace.ID(), shuffle: shuffle, counters: counting, chain: newChain(1)})
-	s.chain = newChain(1)
-	l := &listener{address: s.Addr}
+	s.routes.add(".", &route{keyspace: b.keyspace.ID(), shuffle: shuffle, counters: counting, queue: s.process.places.NewQueue(1)})
+	s.queue = s.process.places.NewQueue(1)
+	l := &listener{process: s.process, address: s.Addr}
 	l.server.Store(s)
 	b.reader = newReader(l, newSocket(t))
 	var err error

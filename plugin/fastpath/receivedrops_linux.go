@@ -20,10 +20,10 @@ func (*receiveDrops) Describe(descs chan<- *prometheus.Desc) { descs <- receiveD
 
 // Collect implements prometheus.Collector.
 func (*receiveDrops) Collect(metrics chan<- prometheus.Metric) {
-	listeners.mu.Lock()
-	defer listeners.mu.Unlock()
-	for address, l := range listeners.all {
-		drops := listeners.dropped[address]
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	for address, l := range process.listeners {
+		drops := process.dropped[address]
 		for _, r := range l.readers {
 			drops += r.socket.drops()
 		}

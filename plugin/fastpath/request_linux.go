@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nearside-dns/nearside/plugin/fastpath/admission"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/store"
@@ -36,18 +37,11 @@ type request struct {
 	unnamed  bool            // the stored answer is for the callers at the address of the client, whatever the query
 	ended    chan<- struct{} // closed when the query was answered or dropped, nil for none
 
-	chain  *chain
-	client *client
-	load   load // of the queue, while the query is in progress
+	ticket admission.Ticket
 
 	// turn is odd from the end of the work in the wire handlers until the memory is reused, which changes it again: so the
 	// recovery from a panic knows whether a handler has ended the work.
 	turn *atomic.Uint32
-
-	// While it is queued:
-	arrived      time.Duration // on the clock of validity.Now
-	next         *request      // of the same client
-	older, newer *request      // in the same chain
 }
 
 // destination is the sender of a query, to which the reply is sent.
@@ -103,11 +97,23 @@ func (r *request) recycle() {
 	requests.Put(r)
 }
 
-// run starts the work on a query that has a place.
-func (r *request) run(b *batch.Batch) {
+// handOver queues the request.
+func (r *request) handOver(b *batch.Batch, q *admission.Queue) {
+	q.HandOver(b, &r.ticket, r, r.Client, r.wire != nil)
+}
+
+// Run implements admission.Query.
+func (r *request) Run(b *batch.Batch) {
 	if r.wire != nil {
 		r.runWire(b)
 		return
 	}
-	pool.do(r)
+	r.server.process.workers.do(r)
+}
+
+// Drop implements admission.Query.
+func (r *request) Drop(b *batch.Batch) {
+	r.server.metrics.droppedOverload.Inc()
+	r.to.dropped(b, r.query)
+	r.done()
 }

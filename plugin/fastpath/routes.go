@@ -11,6 +11,7 @@ import (
 	"github.com/coredns/coredns/plugin/metrics"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/fastpath/admission"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 )
@@ -28,7 +29,7 @@ type route struct {
 	dns64        *dns64.DNS64   // nil without the plugin
 	rewrites     block.Rewrites // nil for none
 	counters     *counters
-	chain        *chain
+	queue        *admission.Queue  // of queries without a stored answer
 	search       block.Searches    // nil if names are not expanded
 	awaiter      block.NameAwaiter // nil if no query waits for a name
 	waits        block.WaitCounters
@@ -105,17 +106,17 @@ type servedBlock struct {
 	search     block.Searcher    // or nil
 	awaiter    block.NameAwaiter // or nil
 	wire       wirechain.Handler // or nil
-	chain      *chain
+	queue      *admission.Queue
 	// The zones with labels of prometheus, with search lists, and those of a block.ZoneOwner.
 	labelZones, searchZones map[string]bool
-	ownChains               map[string]*chain
+	ownQueues               map[string]*admission.Queue
 }
 
 // newServedBlock evaluates the plugins of a block.
-func newServedBlock(b *block.Block) *servedBlock {
-	sb := &servedBlock{Block: b, Eligibility: b.Eligibility(), chain: newChain(b.MaxConcurrent), ownChains: map[string]*chain{}}
+func newServedBlock(places *admission.Places, b *block.Block) *servedBlock {
+	sb := &servedBlock{Block: b, Eligibility: b.Eligibility(), queue: places.NewQueue(b.MaxConcurrent), ownQueues: map[string]*admission.Queue{}}
 	if sb.Prevented == "" && b.Keyspace != nil {
-		sb.wire, sb.chain.capacity = b.WireHandler()
+		sb.wire, sb.queue.Capacity = b.WireHandler()
 	}
 	for _, h := range b.Handlers() {
 		if a, ok := h.(block.NameAwaiter); ok && sb.awaiter == nil {
@@ -133,7 +134,7 @@ func newServedBlock(b *block.Block) *servedBlock {
 			sb.search, sb.searchZones = h, block.ZoneSet(h.SearchZones())
 		case block.ZoneOwner:
 			for _, zone := range h.OwnZones() {
-				sb.ownChains[zone] = newChain(b.MaxConcurrent)
+				sb.ownQueues[zone] = places.NewQueue(b.MaxConcurrent)
 			}
 		}
 	}
@@ -149,10 +150,10 @@ func (b *servedBlock) inKernel() bool {
 func (b *servedBlock) route(server, zone string) *route {
 	rt := &route{
 		shuffle: b.Shuffle, kernel: b.inKernel(), byGeneration: b.ByGeneration, bufSize: b.BufSize, local: b.Local, logged: b.Log.Logged(zone), rewrites: b.Rewrites, dns64: b.DNS64,
-		chain: b.chain, counters: &counters{server: server, plugin: b.next},
+		queue: b.queue, counters: &counters{server: server, plugin: b.next},
 	}
-	if own := b.ownChains[block.ZoneOf(b.ownChains, zone)]; own != nil {
-		rt.chain = own
+	if own := b.ownQueues[block.ZoneOf(b.ownQueues, zone)]; own != nil {
+		rt.queue = own
 	}
 	if b.cache != nil && b.cache.Covers(zone) {
 		rt.counters.cache = b.cache
@@ -162,7 +163,7 @@ func (b *servedBlock) route(server, zone string) *route {
 			rt.waits = rt.awaiter.WaitCounters()
 		}
 		rt.keyspace = b.Keyspace.ID()
-		if rt.counters.cache != nil && rt.chain == b.chain {
+		if rt.counters.cache != nil && rt.queue == b.queue {
 			rt.wire = b.wire
 		}
 		if b.search != nil && block.ZoneOf(b.searchZones, zone) != "" {
@@ -194,16 +195,16 @@ func (b *servedBlock) subzones() (zones []string) {
 	}
 	zones = slices.AppendSeq(slices.Clip(zones), maps.Keys(b.labelZones))
 	zones = slices.AppendSeq(zones, maps.Keys(b.searchZones))
-	return slices.AppendSeq(zones, maps.Keys(b.ownChains))
+	return slices.AppendSeq(zones, maps.Keys(b.ownQueues))
 }
 
 // blocksOn returns the server blocks on a server by zone.
-func blocksOn(conf *block.Configuration, server *dnsserver.Server) map[string]*servedBlock {
+func blocksOn(places *admission.Places, conf *block.Configuration, server *dnsserver.Server) map[string]*servedBlock {
 	byZone, byBlock := map[string]*servedBlock{}, map[*block.Block]*servedBlock{}
 	for _, z := range conf.ServerZones(server.Addr) {
 		b := byBlock[z.Block]
 		if b == nil {
-			b = newServedBlock(z.Block)
+			b = newServedBlock(places, z.Block)
 			byBlock[z.Block] = b
 		}
 		if other := byZone[z.Name]; other != nil { // blocks with the same zone have filters of plugin view

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/property"
 
+	"github.com/nearside-dns/nearside/plugin/fastpath/admission"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/store"
 )
@@ -37,12 +38,12 @@ func (b *servedBlock) slowRoute(server, zone string) *route {
 	matches := func(zones map[string]bool) string {
 		return plugin.Zones(slices.Collect(maps.Keys(zones))).Matches(zone)
 	}
-	rt := &route{logged: b.Log.Logged(zone), chain: b.chain, counters: &counters{server: server, zone: matches(b.labelZones)}}
+	rt := &route{logged: b.Log.Logged(zone), queue: b.queue, counters: &counters{server: server, zone: matches(b.labelZones)}}
 	if rt.counters.zone == "" {
 		rt.counters.zone = "."
 	}
-	if own := b.ownChains[plugin.Zones(slices.Collect(maps.Keys(b.ownChains))).Matches(zone)]; own != nil {
-		rt.chain = own
+	if own := b.ownQueues[plugin.Zones(slices.Collect(maps.Keys(b.ownQueues))).Matches(zone)]; own != nil {
+		rt.queue = own
 	}
 	if b.cache.Covers(zone) {
 		rt.counters.cache = b.cache
@@ -117,15 +118,15 @@ func TestRoutes_Oracle(t *testing.T) {
 
 // equal compares the fields that slowRoute sets.
 func (r *route) equal(o *route) bool {
-	return r != nil && r.chain == o.chain && r.keyspace == o.keyspace && r.logged == o.logged && r.search == o.search &&
+	return r != nil && r.queue == o.queue && r.keyspace == o.keyspace && r.logged == o.logged && r.search == o.search &&
 		r.counters.zone == o.counters.zone && r.counters.cache == o.counters.cache
 }
 
 // randomBlock returns a server block whose plugins have some zones.
 func randomBlock(random *rand.Rand, some func() []string) *servedBlock {
 	b := &servedBlock{
-		Block: &block.Block{Keyspace: store.Shared.NewKeyspace()}, prometheus: metrics.New(""), search: searcher{}, chain: newChain(1),
-		cache: &zonedCache{newCountedCache(), some()}, ownChains: map[string]*chain{},
+		Block: &block.Block{Keyspace: store.Shared.NewKeyspace()}, prometheus: metrics.New(""), search: searcher{}, queue: process.places.NewQueue(1),
+		cache: &zonedCache{newCountedCache(), some()}, ownQueues: map[string]*admission.Queue{},
 		labelZones: block.ZoneSet(some()), searchZones: block.ZoneSet(some()),
 	}
 	b.Local = random.IntN(2) == 0
@@ -133,7 +134,7 @@ func randomBlock(random *rand.Rand, some func() []string) *servedBlock {
 		b.Log = append(b.Log, block.LogRule{Zone: zone, Logged: block.LoggedData})
 	}
 	for _, zone := range some() {
-		b.ownChains[zone] = newChain(1)
+		b.ownQueues[zone] = process.places.NewQueue(1)
 	}
 	return b
 }

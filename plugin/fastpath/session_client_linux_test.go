@@ -236,7 +236,7 @@ func (c *sessionClient) endSending() {
 // serverEnd returns the server's end of a client's connection.
 func serverEnd(t *testing.T, l *listener, client net.Conn) *connection {
 	t.Helper()
-	for _, c := range streams.connectionsOf(l) {
+	for _, c := range l.process.streams.connectionsOf(l) {
 		if c.remote.String() == client.LocalAddr().String() {
 			return c
 		}

@@ -153,17 +153,17 @@ func TestSessionsAfterReload(t *testing.T) {
 	defer replaced.Drop()
 	storeAnswer(t, replaced, "reload.example.", 2, &store.Entry{Validity: bound(next)})
 	conf := &block.Configuration{}
-	r := newRegistry()
-	r.all[l.address] = l
+	r := l.process
+	r.listeners[l.address] = l
 	s := newServer(t, echo)
-	s.conf, s.chain = conf, newChain(0)
+	s.process, s.conf = r, conf
 	withRoute(t, replaced, nil)(s)
 	kit.Must(t, r.serve(l.address, s, nil, nil, true))
 	replacedServer.references.Add(1) // a query in progress, for which the reload waits
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		r.stop(conf)
+		r.Stop(conf)
 	}()
 	if got := c.invalidated(); len(got) != 0 {
 		t.Errorf("%v are invalidated, want all", got)
@@ -179,7 +179,7 @@ func TestSessionsAfterReload(t *testing.T) {
 	if len(m.Answer) != 2 || len(handles) != 1 {
 		t.Errorf("%d addresses and handles %v, want those of the next configuration", len(m.Answer), handles)
 	}
-	r.stop(conf)
+	r.Stop(conf)
 	old.Advance()
 	next.Advance()
 	if got := c.invalidated(); !slices.Equal(got, handles) {
@@ -205,7 +205,6 @@ func TestReplacedServer(t *testing.T) {
 	c.send(kit.Pack(t, q))
 	<-begun
 	s := newServer(t, echo)
-	s.chain = newChain(0)
 	withRoute(t, keyspace, nil)(s)
 	l.server.Store(s)
 	close(release)
@@ -223,23 +222,22 @@ func TestStoredFromTheFirstQuery(t *testing.T) {
 	keyspace := store.Shared.NewKeyspace()
 	defer keyspace.Drop()
 	l, address := newStreamListener(t, echo)
-	r := newRegistry()
 	s := newServer(t, func(w dns.ResponseWriter, m *dns.Msg) {
 		if !keyspace.ByGeneration.Load() {
 			t.Error("the answer to a query is not stored")
 		}
 		echo(w, m)
 	})
-	s.chain, s.generated = newChain(0), []*store.Keyspace{keyspace}
-	if err := r.serve(l.address, s, nil, nil, true); err == nil || keyspace.ByGeneration.Load() {
+	s.generated = []*store.Keyspace{keyspace}
+	if err := s.process.serve(l.address, s, nil, nil, true); err == nil || keyspace.ByGeneration.Load() {
 		t.Errorf("error %v without a socket, and answers are stored: %v", err, keyspace.ByGeneration.Load())
 	}
-	r.all[l.address] = l
+	s.process.listeners[l.address] = l
 	c := &sessionClient{dialTCP(t, address), t}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := r.serve(l.address, s, nil, nil, true); err != nil {
+		if err := s.process.serve(l.address, s, nil, nil, true); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -259,13 +257,8 @@ func TestSessionLimits(t *testing.T) {
 	offer(t)
 	for name, tt := range map[string]struct{ process, sources int }{"client": {1000, 1}, "process": {5, 32}} {
 		t.Run(name, func(t *testing.T) {
-			kit.Eventually(t, "the connections of earlier tests are closed", func() bool {
-				streams.mu.Lock()
-				defer streams.mu.Unlock()
-				return streams.open == 0
-			})
 			l, address := newStreamListener(t, echo, func(s *server) { s.MaxTCPQueries = 3 })
-			setLimits(t, tt.process, 5)
+			l.process.streams.resize(tt.process, 5)
 			var dialed int
 			dial := func() net.Conn {
 				dialed++
@@ -364,7 +357,7 @@ func TestSessionMemory(t *testing.T) {
 	const sessions, limit = 1000, 4 << 10
 	offer(t)
 	l, address := newStreamListener(t, echo)
-	setLimits(t, 2*sessions, 2*sessions)
+	l.process.streams.resize(2*sessions, 2*sessions)
 	port := tcpPort(t, address)
 	connect := func(n int) {
 		for range n {

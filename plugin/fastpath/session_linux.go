@@ -86,12 +86,12 @@ func (c *connection) request(m *dso.Message, s *server, now time.Duration) {
 	case primary.Type == dso.Keepalive:
 		c.keepalives++
 		c.establish(now)
-		c.put(dso.AppendKeepalive(nil, m.ID, true, timeouts(s)))
+		c.out.message(dso.AppendKeepalive(nil, m.ID, true, timeouts(s)))
 	case primary.Type == dso.Session && len(primary.Data) == 0:
 		c.refuse(m.ID, dso.FormatError)
 	case primary.Type == dso.Session && dso.ReadSessionRequest(primary.Data):
 		c.establish(now)
-		c.put(dso.AppendSessionResponse(nil, m.ID, push.Process.Opening()))
+		c.out.message(dso.AppendSessionResponse(nil, m.ID, push.Process.Opening()))
 		c.open()
 	default:
 		c.refuse(m.ID, dso.TypeNI)
@@ -106,14 +106,10 @@ func timeouts(s *server) dso.Timeouts {
 	}
 }
 
-// put appends a DSO message to the output. The mutex is locked, and the socket is open.
-func (c *connection) put(message []byte) {
-	c.begin()
-	c.out = appendMessage(c.out, message)
-}
-
 // refuse answers a DSO request with an error. The mutex is locked.
-func (c *connection) refuse(id uint16, rcode int) { c.put(dso.AppendErrorResponse(nil, id, rcode)) }
+func (c *connection) refuse(id uint16, rcode int) {
+	c.out.message(dso.AppendErrorResponse(nil, id, rcode))
+}
 
 // violate aborts the connection of a client that has violated RFC 8490, with a reset. The mutex is locked.
 func (c *connection) violate() {
@@ -175,16 +171,8 @@ func (c *connection) Push(message []byte) {
 		return
 	}
 	var small [64]byte // of a heartbeat
-	frame, sent := appendMessage(small[:0], message), 0
-	if len(c.out) == 0 {
-		sent = c.writeSome(frame)
-	}
-	if sent < len(frame) {
-		c.begin()
-		c.out = append(c.out, frame[sent:]...)
-		c.flush()
-	}
-	if len(c.out) > maxSessionUnsent {
+	c.writeFrames(appendMessage(small[:0], message))
+	if len(c.out.bytes) > maxSessionUnsent {
 		c.end(closedUnread)
 	}
 }
@@ -193,7 +181,7 @@ func (c *connection) Push(message []byte) {
 // 6.6.1). A delay would be one of its queries, too. The mutex is locked, and the output writable.
 func (c *connection) endSession() {
 	if c.established && !c.eof {
-		c.put(dso.AppendRetryDelay(nil, dso.NoError, 0))
+		c.out.message(dso.AppendRetryDelay(nil, dso.NoError, 0))
 		c.delayed = true
 		c.space.Broadcast()
 	}
@@ -265,11 +253,10 @@ func (c *connection) appendNotified(s *server, l *lookup, query, options []byte,
 	if form == nil {
 		return nil
 	}
-	c.begin()
-	c.out = appendFrame(c.out, form, query, &l.query, p)
+	c.out.answer(form, query, &l.query, p)
 	if ended := c.endAdvanced(l.entry, handles); len(ended) > 0 {
 		var message [128]byte
-		c.out = appendMessage(c.out, dso.AppendInvalidate(message[:0], ended))
+		c.out.message(dso.AppendInvalidate(message[:0], ended))
 	}
 	return form
 }

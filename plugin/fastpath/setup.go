@@ -23,7 +23,7 @@ const serverType = "dns"
 // stored answers takes over the listeners.
 func init() {
 	plugin.Register(pluginName, setup)
-	block.Register(fastPath{})
+	block.Register(process)
 	caddy.RegisterParsingCallback(serverType, pluginName, func(c caddy.Context) error {
 		block.Read(c)
 		return nil

@@ -31,7 +31,7 @@ const (
 	freeBuffer        = 512
 )
 
-// streamTable has the connections of the process.
+// streamTable has the connections of all listeners.
 type streamTable struct {
 	mu         sync.Mutex
 	pollers    []*poller
@@ -45,8 +45,9 @@ type streamTable struct {
 	lastLogged atomic.Int64 // time of the last log line about a failure to accept
 }
 
-// streams is the table of the process.
-var streams = &streamTable{limit: defaultConnections, perClient: defaultClientConnections, sources: map[netip.Addr]*source{}}
+func newStreamTable() *streamTable {
+	return &streamTable{limit: defaultConnections, perClient: defaultClientConnections, sources: map[netip.Addr]*source{}}
+}
 
 // source is a client with connections.
 type source struct {

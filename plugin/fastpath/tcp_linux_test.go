@@ -27,7 +27,6 @@ import (
 func newStreamListener(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Msg), configure ...func(*server)) (l *listener, address string) {
 	t.Helper()
 	s := newServer(t, handle)
-	s.chain = newChain(0)
 	for _, c := range configure {
 		c(s)
 	}
@@ -36,7 +35,7 @@ func newStreamListener(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Ms
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = own.Close() })
-	l = &listener{address: s.Addr}
+	l = &listener{process: s.process, address: s.Addr}
 	l.server.Store(s)
 	address = own.Addr().String()
 	kit.Must(t, l.takeOver(own.(*net.TCPListener)))
@@ -142,7 +141,7 @@ func TestOneByteAtATime(t *testing.T) {
 		}
 	}()
 	kit.Eventually(t, "the query has begun", func() bool {
-		for _, c := range streams.connectionsOf(l) {
+		for _, c := range l.process.streams.connectionsOf(l) {
 			c.mu.Lock()
 			begun, retained := c.begun > 0, c.retained
 			c.mu.Unlock()
@@ -335,7 +334,7 @@ func TestClientThatNeverReads(t *testing.T) {
 		t.Error("no pause is counted")
 	}
 	kit.Eventually(t, "all queries end", func() bool { return valueOf(t, s.metrics.inFlight) == 0 })
-	kit.Eventually(t, "the buffers are released", func() bool { return streams.buffered.Load() == 0 })
+	kit.Eventually(t, "the buffers are released", func() bool { return l.process.streams.buffered.Load() == 0 })
 }
 
 // TestManyMessages has a plugin that sends many messages for one query, as in a zone transfer: it waits for the client.
@@ -356,9 +355,9 @@ func TestManyMessages(t *testing.T) {
 	kit.Must(t, conn.SetReadBuffer(64<<10))
 	kit.Send(t, conn, framed(t, 9, "zone.example."))
 	time.Sleep(100 * time.Millisecond)
-	for _, c := range streams.connectionsOf(l) {
+	for _, c := range l.process.streams.connectionsOf(l) {
 		c.mu.Lock()
-		if unsent := len(c.out); unsent > maxUnsent+dns.MaxMsgSize {
+		if unsent := len(c.out.bytes); unsent > maxUnsent+dns.MaxMsgSize {
 			t.Errorf("%d bytes are buffered", unsent)
 		}
 		c.mu.Unlock()
@@ -392,7 +391,7 @@ func TestInFlightLimit(t *testing.T) {
 	kit.Send(t, conn, all)
 	kit.Eventually(t, "the connection is paused", func() bool { return valueOf(t, s.metrics.pausedInFlight) > before })
 	time.Sleep(20 * time.Millisecond)
-	for _, c := range streams.connectionsOf(l) {
+	for _, c := range l.process.streams.connectionsOf(l) {
 		if n := c.inFlight.Load(); n > maxInFlight {
 			t.Errorf("%d queries in flight, want at most %d", n, maxInFlight)
 		}
@@ -433,13 +432,6 @@ func TestPossibleConnections(t *testing.T) {
 	}
 }
 
-// setLimits sets the limits of connections for a test.
-func setLimits(t *testing.T, process, client int) {
-	t.Helper()
-	streams.resize(process, client)
-	t.Cleanup(func() { streams.resize(0, 0) })
-}
-
 // dialFrom opens a connection from a loopback address.
 func dialFrom(t *testing.T, source, address string) net.Conn {
 	t.Helper()
@@ -465,7 +457,7 @@ func TestConnectionLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, address := newStreamListener(t, echo)
-			setLimits(t, c.process, c.client)
+			l.process.streams.resize(c.process, c.client)
 			m := l.server.Load().metrics
 			before := valueOf(t, m.closed[c.reason])
 			used := dialFrom(t, c.source(0), address)
@@ -576,7 +568,7 @@ func TestDroppedOverTCP(t *testing.T) {
 	_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
 		<-release
 		echo(w, m)
-	}, func(s *server) { s.chain.limit = 1 })
+	}, func(s *server) { s.queue = s.process.places.NewQueue(1) })
 	conn := dialTCP(t, address)
 	for i := range 5 {
 		kit.Send(t, conn, framed(t, uint16(i), "drop.example."))

@@ -54,7 +54,7 @@ func (r *request) runWire(b *batch.Batch) {
 			return
 		}
 		log.Errorf("Query % x panicked: %v\n%s", r.Packed, p, debug.Stack())
-		r.chain.queue.finish(b, r)
+		r.ticket.Finish(b)
 		r.end()
 	}()
 	r.wire.ServeWire(b, &r.Request)
@@ -87,17 +87,17 @@ func (r *request) Pass(b *batch.Batch, _ *wirechain.Request, result any) {
 	}
 	if _, final := result.(wirechain.FinalResult); final {
 		r.wire, r.result = nil, result
-		finals.add(r)
+		r.server.process.finals.add(r)
 		return
 	}
-	r.chain.queue.finish(b, r)
+	r.ticket.Finish(b)
 	r.wire, r.result = nil, result
-	r.chain.handOver(b, r)
+	r.handOver(b, r.ticket.Queue())
 }
 
 // finish ends the work on a query that was answered.
 func (r *request) finish(b *batch.Batch) {
-	r.chain.queue.finish(b, r)
+	r.ticket.Finish(b)
 	r.done()
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/fastpath/admission"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block/wirechain"
 	"github.com/nearside-dns/nearside/plugin/internal/store"
@@ -52,7 +52,7 @@ func newWireBed(t *testing.T, limit int, handler wireHandler) *wireBed {
 	b.server = b.listener.server.Load()
 	b.server.Server = coreDNS
 	b.route = b.server.routes.byZone["\x00"]
-	b.route.wire, b.route.chain = handler, newChain(limit)
+	b.route.wire, b.route.queue = handler, b.server.process.places.NewQueue(limit)
 	return b
 }
 
@@ -63,7 +63,9 @@ func (b *wireBed) ask(t *testing.T, name string) {
 }
 
 // awaitEnd waits until no query is in progress.
-func (b *wireBed) awaitEnd(t *testing.T) { awaitIdle(t, b.route.chain, b.server) }
+func (b *wireBed) awaitEnd(t *testing.T) {
+	awaitIdle(t, b.route.queue, b.server, netip.MustParseAddr("127.0.0.1"))
+}
 
 // entryFor returns an entry with addresses of a name.
 func entryFor(t testing.TB, name string, count int) *store.Entry {
@@ -151,9 +153,8 @@ func TestManyFinalResults(t *testing.T) {
 	const queries = 100
 	var held []*wirechain.Request
 	b := newWireBed(t, 0, func(_ *batch.Batch, q *wirechain.Request) { held = append(held, q) })
-	q := newTestQueue(2*queries, 2*queries).queue
-	q.chainPlaces = queries / 2 // two or three in the plugin chain
-	b.route.chain.queue = q
+	const inChain = 2
+	b.route.queue = admission.NewPlaces(admission.Limits{Running: inChain, Waiting: queries, ChainPlaces: queries}, validity.Now, nil).NewQueue(0)
 	go func() {
 		for range b.results {
 		}
@@ -218,7 +219,8 @@ func TestClientThatDoesNotReadStallsNoOtherReply(t *testing.T) {
 
 // TestFinalResultsOfOneClientDelayNoOther has thousands of final results of one client before that of another one.
 func TestFinalResultsOfOneClientDelayNoOther(t *testing.T) {
-	f := finalQueue{waiting: map[netip.Addr]*requestList{}, workers: maxFinalWorkers} // none is started
+	f := newFinalQueue()
+	f.workers = maxFinalWorkers // none is started
 	result := func(from int) *request {
 		r := new(request)
 		r.Client = clientAddress(from)
@@ -247,8 +249,7 @@ func TestFinalResultsOfOneClientDelayNoOther(t *testing.T) {
 func deafen(c *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.begin()
-	c.out = append(c.out, make([]byte, maxUnsent+1)...) // never flushed
+	c.out.frames(make([]byte, maxUnsent+1)) // never flushed
 }
 
 // TestPanicInWireHandler has a handler that panics before, after or while it ends the work on a query: the reader answers the
@@ -365,7 +366,7 @@ func TestWaitingInWireForm(t *testing.T) {
 	hold := true
 	handled := 0
 	b := newWireBed(t, 0, nil)
-	b.route.chain.queue = newTestQueue(places, 3*queries).queue
+	b.route.queue = admission.NewPlaces(admission.Limits{Running: places, Waiting: 3 * queries, ChainPlaces: 1}, validity.Now, nil).NewQueue(0)
 	b.route.wire = wireHandler(func(out *batch.Batch, q *wirechain.Request) {
 		if handled++; hold {
 			held = append(held, q)
@@ -391,76 +392,6 @@ func TestWaitingInWireForm(t *testing.T) {
 	b.awaitEnd(t)
 	if handled != queries {
 		t.Errorf("%d queries were handled, want %d", handled, queries)
-	}
-}
-
-// TestDeadUpstreamInWireForm has one client with ten thousand queries that are not answered, and another client whose query
-// is handed to the wire handler at once.
-func TestDeadUpstreamInWireForm(t *testing.T) {
-	q := newTestQueue(defaultRunning*chainPlaces, defaultWaiting)
-	q.chainPlaces = chainPlaces
-	c := q.chain(0)
-	add := func(from int) bool {
-		runs, dropped := c.add(&request{wire: wireHandler(nil)}, clientAddress(from))
-		q.drop(dropped)
-		return runs
-	}
-	for i := range 10_000 {
-		if !add(1) {
-			t.Fatalf("query %d waits", i)
-		}
-	}
-	if !add(2) {
-		t.Error("the query of another client waits")
-	}
-	if n := q.fill(q.chain(0), clientAddress(3), 20_000); n < 10 {
-		t.Errorf("in a chain with plugins, another client runs %d queries, want at least 10", n)
-	}
-}
-
-// TestCapacityOfUpstreams has one client with more queries than the upstreams can have in progress: another client gets a
-// share of it, and the plugin chain is not limited by it.
-func TestCapacityOfUpstreams(t *testing.T) {
-	const capacity = 200
-	q := newTestQueue(10_000, 10_000)
-	c := q.chain(0)
-	c.capacity = func() int { return capacity }
-	number := 0
-	add := func(from int, wire bool) bool {
-		r := new(request)
-		if wire {
-			r.wire = wireHandler(nil)
-		}
-		number++
-		q.numbers[r] = number
-		runs, dropped := c.add(r, clientAddress(from))
-		q.drop(dropped)
-		if runs {
-			q.running[number] = r
-		}
-		return runs
-	}
-	flood := 0
-	for add(1, true) {
-		flood++
-	}
-	if flood < capacity*7/10 || flood > capacity*9/10 {
-		t.Errorf("a lone client has %d queries in progress, want seven to nine of ten of %d", flood, capacity)
-	}
-	for i := range 10 {
-		if !add(2+i, true) {
-			t.Errorf("the query of another client waits")
-		}
-	}
-	if !add(1000, false) {
-		t.Error("a query in the plugin chain waits for the upstreams")
-	}
-	var started []int
-	for n := range flood / 2 {
-		started = append(started, q.end(n+1)...)
-	}
-	if !slices.Contains(started, flood+1) {
-		t.Errorf("after the end of half of the client's queries, %v start, want its next", started)
 	}
 }
 

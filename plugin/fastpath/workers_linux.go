@@ -12,9 +12,6 @@ type workers struct {
 	idle []chan *request // the last one was busy last
 }
 
-// pool is the pool of the process.
-var pool workers
-
 // do answers a query in a goroutine.
 func (w *workers) do(d *request) {
 	w.mu.Lock()

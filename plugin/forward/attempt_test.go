@@ -444,9 +444,7 @@ func TestTSIG(t *testing.T) {
 				}
 				m.SetTsig("key.example.", dns.HmacSHA256, 300, time.Now().Unix())
 				wire, _, err := dns.TsigGenerate(m, "c2VjcmV0", "", false)
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, err)
 				m = new(dns.Msg)
 				kit.Must(t, m.Unpack(wire))
 				if wrong := queryOver(f, m, tcp).wrong(m); wrong != "" {

@@ -140,8 +140,6 @@ func TestAnswersBeforeTheSessionAreFetchedAgain(t *testing.T) {
 func startUDP(t *testing.T, address string) {
 	t.Helper()
 	c, err := net.ListenPacket("udp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	kit.Run(t, &dns.Server{PacketConn: c, Handler: replies(addressReply)})
 }

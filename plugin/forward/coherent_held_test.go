@@ -209,9 +209,7 @@ func TestCoherent_AnswersNothing(t *testing.T) {
 	run.Run("over UDP", func(t testing.TB) {
 		s, f := started(t, "fallback udp")
 		p, err := net.ListenPacket("udp", s.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		kit.Run(t, &dns.Server{PacketConn: p, Handler: replies(addressReply)})
 		wantRight(t, f, false, "www.example.")
 		kit.Eventually(t, "queries go over UDP at once", upstreamOf(f, 0).tcpBad.Load)

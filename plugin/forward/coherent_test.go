@@ -56,9 +56,7 @@ const handle = 77
 func startSessions(t testing.TB) *sessionServer {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(nextHost(), "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s := &sessionServer{t: t, addr: l.Addr().String(), began: time.Now().Add(-time.Minute)}
 	var all sync.WaitGroup
 	stop := make(chan struct{})

@@ -50,9 +50,7 @@ func TestDifferential_Stanzas(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "refusals")
 	cmd := exec.Command("go", "test", "-count=1", "../../test/forward/stock")
 	cmd.Env = append(os.Environ(), "NEARSIDE_STANZAS="+path)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", cmd, err, out)
-	}
+	kit.Output(t, cmd)
 	text := kit.Read(t, path)
 	stock := strings.Split(text, stanzas.Separator)
 	names, texts := stanzas.Names(), stanzas.Texts(t)

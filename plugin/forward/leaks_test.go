@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/miekg/dns"
 
@@ -155,9 +157,7 @@ func TestNames(t *testing.T) {
 func dnsReverse(t *testing.T, address string) string {
 	t.Helper()
 	name, err := dns.ReverseAddr(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return name
 }
 
@@ -206,9 +206,7 @@ func TestParse_Block(t *testing.T) {
 	c := caddy.NewTestController("dns", "forward . 192.0.2.1")
 	c.ServerBlockKeys = []string{"dns://.:53", "dns://10.in-addr.arpa.:53"}
 	all, err := parse(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if got, want := all[0].blockZones, []string{".", "10.in-addr.arpa."}; !slices.Equal(got, want) {
 		t.Errorf("zones %q, want %q", got, want)
 	}
@@ -409,9 +407,7 @@ func FuzzNames(f *testing.F) {
 		l, local := fast.classify(m[wire.HeaderLen:], qtype)
 		text1 := text(l, local)
 		presentation, _, err := dns.UnpackDomainName(m, wire.HeaderLen)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if want := slow.classify(presentation, qtype); text1 != want || !slices.Equal(m, sent) {
 			t.Errorf("%s: %q, want %q", presentation, text1, want)
 		}

@@ -50,9 +50,7 @@ func packedQuery(t testing.TB, name string) (wire.Query, []byte) {
 func listenTCP(t testing.TB, serve func(net.Conn)) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -249,9 +247,7 @@ func BenchmarkExchange(b *testing.B) {
 func TestMemory_UDP(t *testing.T) {
 	const queries, maxInFlightBytes = 3000, 3000
 	p, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = p.Close() }()
 	f := chainOf(t, stanzaOf("prefer_udp\ncaller node-a zone-1\ntimeout 8s\nread_timeout 8s\nmax_fails 0", p.LocalAddr().String()))
 	each := f.memoryOf(t, queries, p.LocalAddr().String())

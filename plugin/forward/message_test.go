@@ -18,9 +18,7 @@ func replySeeds(t testing.TB) (all [][]byte) {
 		m := new(dns.Msg).SetReply(question("www.Example.org."))
 		for _, text := range records {
 			rr, err := dns.NewRR(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			m.Answer, m.Ns, m.Extra = append(m.Answer, rr), append(m.Ns, rr), append(m.Extra, rr)
 		}
 		m.Compress = compress

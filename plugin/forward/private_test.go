@@ -202,9 +202,7 @@ func TestLocalZones(t *testing.T) {
 		"203.0.113.0/24", "255.255.255.255/32", "fd00::/8", "fe80::/10", "2001:db8::/32", "::1/128", "::/128",
 	} {
 		_, n, err := net.ParseCIDR(network)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		last := slices.Clone(n.IP)
 		for i := range last {
 			last[i] |= ^n.Mask[i]

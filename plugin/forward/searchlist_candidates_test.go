@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -91,9 +93,7 @@ func TestSetup_Shared(t *testing.T) {
 		neighbours = nil
 		text := "cluster.local:0 {\n" + name + "\nforward . 192.0.2.1\n}\n"
 		inst, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if f, ok := neighbours[0].next.(*Forward); !ok || f.shared != want {
 			t.Errorf("with %s shared is %t, want %t", name, !want, want)
 		}

@@ -68,9 +68,7 @@ func (w *watched) after(t testing.TB, d time.Duration, want ...string) {
 func wantFirst(t testing.TB, tg *targets, want string) {
 	t.Helper()
 	got, err := tg.first(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if addressesOf(got) != want {
 		t.Errorf("first upstreams %s, want %s", addressesOf(got), want)
 	}

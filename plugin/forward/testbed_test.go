@@ -57,9 +57,7 @@ func chainOf(t testing.TB, text string) *Forward {
 	next := test.NextHandler(dns.RcodeYXDomain, nil)
 	for _, c := range slices.Backward(configs) {
 		endpoints, err := newTargets(c).first(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		f := newForward(c)
 		f.Next = next
 		f.use(endpoints)
@@ -179,9 +177,7 @@ func (c *concurrent) Run(name string, run func(t testing.TB)) {
 func configured(t testing.TB, stanzas string) []config {
 	t.Helper()
 	all, err := parse(caddy.NewTestController("dns", stanzas))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return all
 }
 

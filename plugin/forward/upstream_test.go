@@ -401,9 +401,7 @@ func TestMetrics(t *testing.T) {
 		sessions := startSessions(t)
 		sessions.open(t, chainOf(t, stanzaOf("coherent", sessions.addr)))
 		families, err := prometheus.DefaultGatherer.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		for _, c := range counted {
 			if !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == nameOf(c) && f.GetHelp() != "" }) {
 				t.Errorf("%s is not registered", nameOf(c))

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 
 	"github.com/nearside-dns/nearside/plugin/internal/explain"
@@ -44,12 +46,8 @@ func TestParse(t *testing.T) {
 
 func freeAddress(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	kit.Must(t, l.Close())
 	return l.Addr().String()
 }
 
@@ -58,13 +56,9 @@ func TestServe(t *testing.T) {
 	address := freeAddress(t)
 	s := &server{settings: settings{address: address}}
 	for range 2 {
-		if err := s.start(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, s.start())
 		response, err := http.Get("http://" + address + "/health")
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		text, err := io.ReadAll(response.Body)
 		if err := errors.Join(err, response.Body.Close()); err != nil || response.StatusCode != http.StatusOK || string(text) != "OK" {
 			t.Errorf("%s %q, error %v", response.Status, text, err)
@@ -151,13 +145,9 @@ func TestEndOfConfiguration(t *testing.T) {
 	running := &endless{started: make(chan struct{})}
 	explain.Register(running)
 	s := &server{settings: settings{address: freeAddress(t)}}
-	if err := s.start(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, s.start())
 	request, err := http.NewRequest(http.MethodGet, "http://"+s.address+"/explain?name=web&search=a.test,b.test", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	request.Header.Set(endpoint.Header, "1")
 	ended := make(chan error)
 	go func() {
@@ -165,13 +155,9 @@ func TestEndOfConfiguration(t *testing.T) {
 		ended <- s.end()
 	}()
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	text, err := io.ReadAll(response.Body)
-	if err := errors.Join(err, response.Body.Close(), <-ended); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, errors.Join(err, response.Body.Close(), <-ended))
 	if want := "2 candidates are not explained: the program ends or reloads"; response.StatusCode != http.StatusOK || !strings.Contains(string(text), want) {
 		t.Errorf("%s, want %q in\n%s", response.Status, want, text)
 	}

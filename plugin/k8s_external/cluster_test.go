@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
@@ -138,9 +140,7 @@ func (n *next) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (
 func serving(t testing.TB, directive string) (*External, *cluster) {
 	t.Helper()
 	e, err := parse(caddy.NewTestController("dns", directive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	c := newCluster()
 	e.services, e.upstream, e.Next = c, new(outside), new(next)
 	return e, c

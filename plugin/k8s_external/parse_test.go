@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 )
 
@@ -44,9 +46,7 @@ func TestParse(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if !slices.Equal(e.Zones, tc.want.Zones) || e.apex != tc.want.apex || e.ttl != tc.want.ttl || e.headless != tc.want.headless {
 				t.Errorf("%+v, want %+v", e, tc.want)
 			}

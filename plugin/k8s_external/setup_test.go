@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -71,9 +73,7 @@ func TestStart(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			defer func() {
 				instance.ShutdownCallbacks()
 				if err := instance.Stop(); err != nil {

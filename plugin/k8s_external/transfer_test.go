@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/plugin/transfer"
 	"github.com/miekg/dns"
 
@@ -16,9 +18,7 @@ import (
 func transferred(t *testing.T, e *External, zone string, serial uint32) (all []dns.RR) {
 	t.Helper()
 	out, err := e.Transfer(zone, serial)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for records := range out {
 		all = append(all, records...)
 	}

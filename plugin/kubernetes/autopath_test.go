@@ -36,9 +36,7 @@ func TestSearchPaths(t *testing.T) {
 		return []source.Status{{Resource: source.Pods, Synced: true, Heard: time.Now()}}
 	}
 	paths, err := k.SearchLists()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	shop := []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local.", "lab.example.", "rack.lab.example."}
 	for _, c := range []struct {
 		name, from string
@@ -69,9 +67,7 @@ func TestSearchPaths(t *testing.T) {
 func TestSearchPaths_BeforeTheStart(t *testing.T) {
 	k := parsed(t, kubernetesDirective, "kubernetes cluster.local {\npods verified\n}")
 	paths, err := k.SearchLists()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	client := netip.MustParseAddr("10.1.0.1")
 	if p, why := paths.Find(client); p != nil || why != searchlist.Outdated {
 		t.Errorf("before the start the list is %v, %q", p, why)
@@ -111,9 +107,7 @@ func TestSearchPaths_NoResolvConf(t *testing.T) {
 		return []source.Status{{Resource: source.Pods, Synced: true, Heard: time.Now()}}
 	}
 	paths, err := k.SearchLists()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if p, why := paths.Find(netip.MustParseAddr("10.1.0.1")); p == nil || !slices.Equal(p.Suffixes, listShop) {
 		t.Errorf("the list is %v, %q", p, why)
 	}

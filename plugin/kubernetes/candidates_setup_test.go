@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -70,9 +72,7 @@ func TestSetup_Search(t *testing.T) {
 func askServer(t *testing.T, corefile string) func(*dns.Msg) *dns.Msg {
 	t.Helper()
 	inst, err := run(t, corefile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() {
 		for _, err := range append(inst.ShutdownCallbacks(), inst.Stop()) {
 			if err != nil {
@@ -81,15 +81,11 @@ func askServer(t *testing.T, corefile string) func(*dns.Msg) *dns.Msg {
 		}
 	})
 	_, port, err := net.SplitHostPort(inst.Servers()[0].Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return func(r *dns.Msg) *dns.Msg {
 		client := dns.Client{Net: "tcp", Timeout: 30 * time.Second}
 		m, _, err := client.Exchange(r, net.JoinHostPort("127.0.0.1", port))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return m
 	}
 }
@@ -100,9 +96,7 @@ func TestSearch_BehindCache(t *testing.T) {
 	dir := t.TempDir()
 	manifest := func(namespace, ip string) {
 		text := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: %s}\nspec: {clusterIP: %s, ports: [{port: 80}]}\n", namespace, ip)
-		if err := os.WriteFile(dir+"/"+namespace+".yaml", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.WriteFile(dir+"/"+namespace+".yaml", []byte(text), 0o600))
 	}
 	manifest("team", "10.0.0.1")
 	ask := askServer(t, "cluster.local:0 {\ncache 3600\nkubernetes cluster.local {\nmanifests "+dir+"\nttl 3600\n}\n}")

@@ -245,9 +245,7 @@ func (kind *answerKind) handles(t *testing.T) int {
 	}
 	query := kit.Pack(t, r)
 	reply, err := packedReply(s.front, query, from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	m := kit.Unpack(t, reply)
 	if kind.list != nil && !searchlist.HasOption(m) {
 		t.Fatalf("the candidates were not tried:\n%v", m)

@@ -238,9 +238,7 @@ func (s *storing) answerOf(t testing.TB, r *dns.Msg) (string, validity.Validity)
 	query := kit.Pack(t, r)
 	from := testClients[0]
 	packed, err := packedReply(s.front, query, from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	m := kit.Unpack(t, packed)
 	var text strings.Builder
 	text.WriteString(dns.RcodeToString[m.Rcode])

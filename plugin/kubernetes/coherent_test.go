@@ -52,9 +52,7 @@ func TestCoherent_Offers(t *testing.T) {
 	}
 	caddy.Quiet, dnsserver.Quiet = true, true
 	inst, err := caddy.Start(corefile("", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	offers("without the option", false)
 	restart := func(options, others string) {
 		t.Helper()
@@ -274,9 +272,7 @@ func TestCoherent_Metrics(t *testing.T) {
 	kit.Must(t, gathering.Register(newSessionMetrics(o.registry)))
 	values := func() map[string]float64 {
 		families, err := gathering.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		all := map[string]float64{}
 		for _, f := range families {
 			for _, m := range f.Metric {

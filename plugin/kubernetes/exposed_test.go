@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/plugin"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -31,9 +33,7 @@ func exposing(t *testing.T, block string, objects ...runtime.Object) (exposed.Se
 	t.Helper()
 	k := answering(t, block, objects...)
 	services, err := k.Exposed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return services, k
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,9 +30,7 @@ func upstreamOf(t testing.TB, records ...string) upstreamFunc {
 	var all []dns.RR
 	for _, r := range records {
 		rr, err := dns.NewRR(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		all = append(all, rr)
 	}
 	return func(name string, qtype uint16) (*dns.Msg, error) {

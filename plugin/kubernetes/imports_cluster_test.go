@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,9 +71,7 @@ func labeled[O metav1.Object](o O, key, value string) O {
 func parsedAddr(t testing.TB, text string) netip.Addr {
 	t.Helper()
 	a, err := netip.ParseAddr(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return a
 }
 

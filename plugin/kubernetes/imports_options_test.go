@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
@@ -408,9 +410,7 @@ func TestClusterset_TransferBeforeTheFirstReading(t *testing.T) {
 		t.Errorf("the clusterset is transferred, error %v", err)
 	}
 	in, err := k.Transfer("cluster.local.", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	n := 0
 	for batch := range in {
 		n += len(batch)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 )
 
@@ -48,9 +50,7 @@ func TestParseClusterset_Accepted(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if !c.ok(k) {
 				t.Errorf("%+v, zones of the clusterset %q, first of the cluster %q", k.options, k.clustersets, k.primaryZone)
 			}
@@ -137,9 +137,7 @@ func TestParseMulticluster(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k, err := parse(c.text, c.keys)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if zones, sets := strings.Join(k.Zones, " "), strings.Join(k.clustersets, " "); zones != c.zones || sets != c.sets {
 				t.Errorf("zones %q, of the clusterset %q, want %q and %q", zones, sets, c.zones, c.sets)
 			}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -141,8 +143,6 @@ func wireName(t testing.TB, name string) []byte {
 	t.Helper()
 	wire := make([]byte, 256)
 	n, err := dns.PackDomainName(name, wire, 0, nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return wire[:n]
 }

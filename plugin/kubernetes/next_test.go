@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/coredns/coredns/plugin/test"
@@ -22,9 +24,7 @@ func passedOn(t *testing.T, k *Kubernetes, question string) (next bool) {
 	defer func() { k.Next = nil }()
 	w := dnstest.NewRecorder(&test.ResponseWriter{})
 	rcode, err := k.ServeDNS(context.Background(), w, test.Case{Qname: owner, Qtype: dns.StringToType[qtype]}.Msg())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if next != (rcode == dns.RcodeRefused) || next != (w.Msg == nil) {
 		t.Errorf("%s: passed on is %v, and ServeDNS returned %s and wrote %v", question, next, dns.RcodeToString[rcode], w.Msg)
 	}

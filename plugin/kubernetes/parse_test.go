@@ -47,9 +47,7 @@ func TestParse_Zones(t *testing.T) {
 			controller := caddy.NewTestController("dns", c.line)
 			controller.ServerBlockKeys = strings.Fields(c.keys)
 			k, err := kubernetesDirective.parse(controller)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if got := strings.Join(k.Zones, " "); got != c.zones || k.primaryZone != c.primary {
 				t.Errorf("zones %q, primary zone %q, want %q, %q", got, k.primaryZone, c.zones, c.primary)
 			}
@@ -268,9 +266,7 @@ func TestParse_KubeconfigBeatsEndpoint(t *testing.T) {
 func TestBug_LimitsTakeEffect(t *testing.T) {
 	k := parsed(t, kubernetesDirective, "kubernetes cluster.local {\nendpoint http://127.0.0.1:1\napiserver_qps 77\napiserver_burst 3\napiserver_max_inflight 1\n}")
 	config, err := k.from.Connection.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if qps := config.RateLimiter.QPS(); qps != 77 {
 		t.Errorf("%v requests a second, want 77", qps)
 	}

@@ -96,9 +96,7 @@ func TestStartupTimeout(t *testing.T) {
 		t.Run(c.timeout, func(t *testing.T) {
 			begin := time.Now()
 			inst, err := run(t, ".:0 {\nkubernetes cluster.local {\nendpoint http://127.0.0.1:1\nstartup_timeout "+c.timeout+"\n}\n}")
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if took := time.Since(begin); took < c.minimum || took > c.maximum {
 				t.Errorf("the start took %s, want %s to %s", took, c.minimum, c.maximum)
 			}
@@ -118,9 +116,7 @@ func TestStart_Manifests(t *testing.T) {
 	kit.Write(t, dir+"/ns.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n")
 	begin := time.Now()
 	inst, err := run(t, ".:0 {\nkubernetes cluster.local {\nmanifests "+dir+"\n}\n}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if took := time.Since(begin); took > 2*time.Second {
 		t.Errorf("the start took %s", took)
 	}

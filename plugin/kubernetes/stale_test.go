@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/store"
@@ -114,9 +116,7 @@ func TestSnapshotFiles(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if errs := inst.ShutdownCallbacks(); len(errs) > 0 {
 				t.Error(errs)
 			}

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestStored_WhileTheClusterChanges answers and stores in readers while the cluster changes. An answer may be stored
@@ -20,9 +22,7 @@ func TestStored_WhileTheClusterChanges(t *testing.T) {
 		var queries [][]byte
 		for _, q := range c.questions(60) {
 			query, err := s.queryOf(r, q.Name, q.Qtype)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			queries = append(queries, query)
 		}
 		compared := seen{}

@@ -240,9 +240,7 @@ func TestStored_Serial(t *testing.T) {
 		t.Error("the serial is the one of before")
 	}
 	want, err := packedReply(s.plain, query, testClients[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if err := same(got, want); err != nil {
 		t.Error(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/coredns/coredns/plugin/pkg/nonwriter"
@@ -372,9 +374,7 @@ func TestStored(t *testing.T) {
 			// Seed 126 once found a stored answer that followed an alias.
 			property.Seeds(t, uint64(100*i+24), seeds, func(t *testing.T, seed uint64) {
 				s, world, c := block.start(t, seed)
-				if err := s.askBetweenChanges(c, world, mine); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, s.askBetweenChanges(c, world, mine))
 				if block.inFront && s.k.space.Len(store.Success)+s.k.space.Len(store.Denial) > 0 {
 					t.Error("the handler keeps what the cache in front of it keeps")
 				}

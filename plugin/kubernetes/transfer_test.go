@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/plugin/transfer"
 	"github.com/miekg/dns"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,9 +25,7 @@ var _ transfer.Transferer = (*Kubernetes)(nil)
 func transferred(t testing.TB, k *Kubernetes, zone string) (records []dns.RR) {
 	t.Helper()
 	in, err := k.Transfer(zone, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for batch := range in {
 		records = append(records, batch...)
 	}
@@ -174,9 +174,7 @@ func TestTransfer_Incremental(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in, err := k.Transfer("cluster.local.", c.serial)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			soas := 0
 			for batch := range in {
 				for _, r := range batch {
@@ -266,9 +264,7 @@ func TestTransfer_WhileTheClusterChanges(t *testing.T) {
 	}
 	k := answering(t, "kubernetes cluster.local", objects...)
 	in, err := k.Transfer("cluster.local.", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var all []dns.RR
 	for batch := range in {
 		all = append(all, batch...)

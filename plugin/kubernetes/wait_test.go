@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/coredns/coredns/plugin/pkg/fall"
 	"github.com/coredns/coredns/plugin/test"
@@ -31,9 +33,7 @@ func awaited(t *testing.T, k *Kubernetes, name string, suffixes ...string) (bloc
 	t.Helper()
 	wire := make([]byte, 256)
 	n, err := dns.PackDomainName(name, wire, 0, nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	data, ok := searchlist.AppendSuffixes(nil, suffixes)
 	if !ok && len(suffixes) > 0 {
 		t.Fatalf("%v is no search list", suffixes)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/plugin/pkg/reuseport"
 )
 
@@ -14,9 +16,7 @@ import (
 func listen(t *testing.T, addr string) net.PacketConn {
 	t.Helper()
 	p, err := reuseport.ListenPacket("udp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = p.Close() }) // closed by some tests
 	return p
 }
@@ -26,15 +26,11 @@ func send(t *testing.T, to net.Addr, n int) {
 	t.Helper()
 	for i := range n {
 		c, err := net.Dial("udp", to.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if _, err := fmt.Fprint(c, i); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, c.Close())
 	}
 }
 
@@ -42,9 +38,7 @@ func send(t *testing.T, to net.Addr, n int) {
 func count(t *testing.T, p net.PacketConn) (n int) {
 	t.Helper()
 	for b := make([]byte, 100); ; n++ {
-		if err := p.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, p.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
 		if _, _, err := p.ReadFrom(b); err != nil {
 			return n
 		}
@@ -72,9 +66,7 @@ func TestDrainShared(t *testing.T) {
 				t.Errorf("the leaving socket has %d datagrams, want the 10 earlier ones", n)
 			}
 			client, err := net.ListenPacket("udp", net.JoinHostPort(network.addr, "0"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if _, err := leaving.WriteTo([]byte("answer"), client.LocalAddr()); err != nil {
 				t.Errorf("answering from the leaving socket: %v", err)
 			}

@@ -10,15 +10,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"golang.org/x/sys/unix"
 )
 
 func announced(t *testing.T, iface string) *instance {
 	t.Helper()
 	i, err := announce(iface)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(i.leave)
 	return i
 }
@@ -68,7 +68,7 @@ func TestArrivalDuringRemoval(t *testing.T) {
 	a := announced(t, iface)
 	a.leave()
 	arrived := make(chan struct{})
-	if err := ifLast(iface, func() error {
+	kit.Must(t, ifLast(iface, func() error {
 		go func() {
 			defer close(arrived)
 			i, err := announce(iface)
@@ -84,9 +84,7 @@ func TestArrivalDuringRemoval(t *testing.T) {
 		case <-time.After(200 * time.Millisecond):
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	select {
 	case <-arrived:
 	case <-time.After(removalWait):
@@ -149,9 +147,7 @@ func TestForeignSockets(t *testing.T) {
 		<-ended
 	}()
 	defer close(ended)
-	if err := <-bound; err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, <-bound)
 	expectOthers(t, own, 0, false)
 	own.leave()
 	start := time.Now()

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 )
@@ -59,9 +61,7 @@ func TestParse(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := parseConfig(controller(tc.text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", tc.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tc.want)
 			}

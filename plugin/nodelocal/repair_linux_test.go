@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/test/kit"
-	netns "github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // TestIPv6DisabledWhileRunning removes all IPv6 addresses of the node, and one of IPv4: the latter is restored, and the log
@@ -20,7 +20,7 @@ func TestIPv6DisabledWhileRunning(t *testing.T) {
 	n.instance = announced(t, c.Interface)
 	kit.Must(t, n.firstInterface())
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0o600); err != nil {
-		netns.Lacking(t, err.Error())
+		kit.Lacking(t, err.Error())
 	}
 	netns.Run(t, "ip", "address", "delete", "169.254.20.10/32", "dev", c.Interface)
 	_, err := n.verifyInterface()

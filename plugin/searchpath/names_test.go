@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/property"
@@ -268,9 +270,7 @@ func FuzzParseName(f *testing.F) {
 	} {
 		b := make([]byte, 255)
 		n, err := dns.PackDomainName(name, b, 0, nil, false)
-		if err != nil {
-			f.Fatal(err)
-		}
+		kit.Must(f, err)
 		f.Add(b[:n-1])
 	}
 	f.Fuzz(func(t *testing.T, wire []byte) {

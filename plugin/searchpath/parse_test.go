@@ -43,9 +43,7 @@ func TestParse(t *testing.T) {
 	} {
 		t.Run(c.corefile, func(t *testing.T) {
 			s, err := parse(controller(c.corefile, c.keys...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if s.grammar.suffix != c.suffix || !slices.Equal(s.grammar.zones, c.zones) || !slices.Equal(s.host, c.host) {
 				t.Errorf("suffix %s, zones %q, host %q; want %s, %q, %q", s.grammar.suffix, s.grammar.zones, s.host, c.suffix, c.zones, c.host)
 			}

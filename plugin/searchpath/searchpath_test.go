@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
@@ -60,9 +62,7 @@ func serve(t *testing.T, s *SearchPath, ctx context.Context, r *dns.Msg) (*dns.M
 	t.Helper()
 	w := dnstest.NewRecorder(&test.ResponseWriter{})
 	code, err := s.ServeDNS(ctx, w, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return w.Msg, code
 }
 

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -13,9 +15,7 @@ import (
 func setUp(t *testing.T, corefile string) *SearchPath {
 	t.Helper()
 	c := controller(corefile)
-	if err := setup(c); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, setup(c))
 	plugins := dnsserver.GetConfig(c).Plugin
 	if len(plugins) != 1 {
 		t.Fatalf("%d plugins, want 1", len(plugins))
@@ -59,9 +59,7 @@ func TestStoresCandidates(t *testing.T) {
 	for directive, want := range map[string]bool{"": true, "cache": false} {
 		text := ".:0 {\nsearchpath {\nzone cluster.local\nhost-searches off\n}\nstarted\n" + directive + "\n}\n"
 		instance, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		instance.ShutdownCallbacks()
 		if err := instance.Stop(); err != nil {
 			t.Error(err)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 
@@ -57,9 +59,7 @@ func TestKeyLog(t *testing.T) {
 	c := caddy.NewTestController("dns", "tls cert.pem key.pem {\nkeylog keys\n}")
 	config := dnsserver.GetConfig(c)
 	config.Root = folder
-	if err := setup(c); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, setup(c))
 	keys, ok := config.TLSConfig.KeyLogWriter.(*keyLog)
 	if !ok {
 		t.Fatalf("%T", config.TLSConfig.KeyLogWriter)
@@ -67,9 +67,7 @@ func TestKeyLog(t *testing.T) {
 	if err := keys.close(); err != nil {
 		t.Errorf("before the start: %v", err)
 	}
-	if err := keys.open(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, keys.open())
 	if _, err := keys.Write([]byte("secret\n")); err != nil {
 		t.Error(err)
 	}

@@ -22,9 +22,7 @@ import (
 func newTestCollector(t *testing.T, address string, change func(*settings, *collector)) *collector {
 	t.Helper()
 	endpoint, err := url.Parse("http://" + address + endpointPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s := &settings{endpoint: endpoint, backlog: defaultBacklog, batch: defaultBatch, interval: time.Millisecond}
 	if change != nil {
 		change(s, nil)

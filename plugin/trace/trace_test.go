@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metadata"
@@ -26,17 +28,13 @@ import (
 func newTestTrace(t *testing.T, z *zipkin.Collector, change func(*settings)) *Trace {
 	t.Helper()
 	endpoint, err := url.Parse(z.URL + endpointPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s := &settings{endpoint: endpoint, every: 1, backlog: defaultBacklog, batch: 1, interval: defaultInterval}
 	if change != nil {
 		change(s)
 	}
 	h, err := newTrace(s, &model.Endpoint{ServiceName: "dns"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	running.start(h.collector)
 	t.Cleanup(Stopped)
 	return h
@@ -224,9 +222,7 @@ func FuzzHTTPS(f *testing.F) {
 	f.Add("463ac35c9f6413ad463ac35c9f6413ad", "", "d", "1", "0")
 	f.Add("0", "0", "true", "", "463ac35c9f6413ad-0020000000000001-d-1")
 	h, err := newTrace(&settings{endpoint: new(url.URL), every: 1, backlog: 1, batch: 1}, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.Must(f, err)
 	h.Next = answering(dns.RcodeSuccess, true, nil)
 	f.Fuzz(func(t *testing.T, trace, span, sampled, flags, single string) {
 		ask(t, h, fromHTTPS(t.Context(), "X-B3-TraceId", trace, "X-B3-SpanId", span, "X-B3-Sampled", sampled, "X-B3-Flags", flags, "b3", single), "a.example")

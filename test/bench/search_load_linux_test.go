@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -245,7 +244,7 @@ func TestServePods(t *testing.T) {
 	})
 }
 
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // TestSearchAPI: the API server has the pods on their node, and the large cluster.
 func TestSearchAPI(t *testing.T) {

@@ -3,7 +3,6 @@ package bundle
 import (
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -24,7 +23,7 @@ import (
 
 const root = "../.."
 
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // ask returns the reply to a question in a form that can be compared.
 func ask(t *testing.T, address, name string, qtype uint16) string {

@@ -3,13 +3,12 @@
 package caller
 
 import (
-	"fmt"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,11 +31,8 @@ const (
 
 // TestMain sets the environment of the programs.
 func TestMain(m *testing.M) {
-	for name, value := range map[string]string{clusterVariable: clusterHost, "NODE_NAME": "", "NODE_ZONE": ""} {
-		if err := os.Setenv(name, value); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(2)
-		}
+	if err := errors.Join(os.Setenv(clusterVariable, clusterHost), os.Setenv("NODE_NAME", ""), os.Setenv("NODE_ZONE", "")); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }
@@ -60,20 +56,7 @@ func start(t *testing.T, corefile string, args ...string) (p *daemon.Process, ad
 func startCoreDNS(t *testing.T, address, corefile string) {
 	t.Helper()
 	path := kit.File(t, "Corefile", corefile)
-	var output daemon.Output
-	command := exec.Command(controlplane.RequireBinary(t, "coredns"), "-conf", path)
-	command.Stdout, command.Stderr = &output, &output
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	kit.Must(t, command.Start())
-	t.Cleanup(func() {
-		if err := command.Process.Kill(); err != nil {
-			t.Error(err)
-		}
-		_ = command.Wait() // it was killed
-		if t.Failed() {
-			t.Logf("output of coredns:\n%s", output.String())
-		}
-	})
+	kit.Start(t, exec.Command(controlplane.RequireBinary(t, "coredns"), "-conf", path))
 	kit.Eventually(t, "CoreDNS answers", func() bool {
 		_, err := exchange("tcp", address, new(dns.Msg).SetQuestion("alive.invalid.", dns.TypeA))
 		return err == nil

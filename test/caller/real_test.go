@@ -4,7 +4,6 @@ package caller
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -151,19 +150,9 @@ func TestEncrypted(t *testing.T) {
 // dig runs dig with a server, and returns its output.
 func dig(t *testing.T, address string, args ...string) string {
 	t.Helper()
-	path, err := exec.LookPath("dig")
-	if err != nil {
-		if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-			t.Fatal("dig is not installed; run test/install.sh")
-		}
-		t.Skip("dig is not installed; run test/install.sh")
-	}
+	kit.Require(t, "dig")
 	host, port, _ := strings.Cut(address, ":")
-	out, err := exec.Command(path, append([]string{"@" + host, "-p", port, "+nocmd", "+time=15", "+tries=1"}, args...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("dig %v: %v\n%s", args, err, out)
-	}
-	return string(out)
+	return kit.Output(t, exec.Command("dig", append([]string{"@" + host, "-p", port, "+nocmd", "+time=15", "+tries=1"}, args...)...))
 }
 
 // TestDig has a client that sends the option itself, to impersonate a client on another node.

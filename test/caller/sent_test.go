@@ -91,9 +91,7 @@ var clients = map[string]func(m *dns.Msg){
 func TestSent(t *testing.T) {
 	cluster, other := record(t, clusterHost, false), record(t, otherHost, false)
 	stubs := t.TempDir()
-	if err := os.WriteFile(filepath.Join(stubs, "stubDomains"), []byte(fmt.Sprintf(`{"corp.example": [%q], "near.example": [%q]}`, other.address, cluster.address)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(filepath.Join(stubs, "stubDomains"), []byte(fmt.Sprintf(`{"corp.example": [%q], "near.example": [%q]}`, other.address, cluster.address)), 0o600))
 	named := strings.NewReplacer("CLUSTER", strings.Replace(cluster.address, clusterHost, "__PILLAR__CLUSTER__DNS__", 1), "OTHER", other.address).Replace(corefile)
 	for name, c := range map[string]struct {
 		environ map[string]string

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -30,9 +31,7 @@ func languages(t *testing.T) []client {
 	folder := t.TempDir()
 	build := func(program string, args ...string) {
 		t.Helper()
-		if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
-			t.Fatalf("%s %q: %v\n%s", program, args, err, out)
-		}
+		kit.Output(t, exec.Command(program, args...))
 	}
 	glibc, musl, cares := filepath.Join(folder, "glibc"), filepath.Join(folder, "musl"), filepath.Join(folder, "cares")
 	const lookup = "../search/testdata/lookup.c"
@@ -140,10 +139,6 @@ func addressRecord(address string) string {
 func requireFile(t *testing.T, path, part string) {
 	t.Helper()
 	if _, err := os.Stat(path); err != nil {
-		message := fmt.Sprintf("%v; run test/install.sh %s", err, part)
-		if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-			t.Fatal(message)
-		}
-		t.Skip(message)
+		kit.Lacking(t, fmt.Sprintf("%v; run test/install.sh %s", err, part))
 	}
 }

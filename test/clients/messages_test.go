@@ -49,11 +49,8 @@ func TestRandomMessages(t *testing.T) {
 func runMessages(t *testing.T, n *netns.Namespace, args ...string) string {
 	t.Helper()
 	args = append([]string{"netns", "exec", n.Name, python, "testdata/messages.py"}, args...)
-	out, err := exec.CommandContext(t.Context(), "ip", args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("messages.py: %v\n%s", err, out)
-	}
-	return strings.TrimSpace(string(out))
+	out := kit.Output(t, exec.CommandContext(t.Context(), "ip", args...))
+	return strings.TrimSpace(out)
 }
 
 // questionFile writes the questions for messages.py: those of all clients, and others for the records of hundreds of objects.

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // resultsVariable is the environment variable with the path of the page that the tests write.
@@ -82,10 +84,7 @@ func version(t *testing.T, name string) string {
 	if command == nil {
 		t.Fatalf("no command for the version of %s", name)
 	}
-	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%q: %v\n%s", command, err, out)
-	}
-	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	out := kit.Output(t, exec.Command(command[0], command[1:]...))
+	line, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
 	return line
 }

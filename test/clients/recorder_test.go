@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/netns"
@@ -51,14 +53,12 @@ func record(t *testing.T, n *netns.Namespace, server string) *recorder {
 	t.Helper()
 	r := &recorder{n: n, server: net.JoinHostPort(server, "53")}
 	own := net.JoinHostPort(recorderIP, "53")
-	if err := n.Do(func() (err error) {
+	kit.Must(t, n.Do(func() (err error) {
 		if r.packets, err = net.ListenPacket("udp", own); err == nil {
 			r.listener, err = net.Listen("tcp", own)
 		}
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	t.Cleanup(func() { _, _ = r.packets.Close(), r.listener.Close() }) // if stop is not called
 	r.running.Go(r.datagrams)
 	r.running.Go(r.connections)
@@ -149,11 +149,8 @@ func (r *recorder) forward(network string, query []byte) []byte {
 
 // exchange sends a query to the server.
 func (r *recorder) exchange(network string, query []byte) ([]byte, error) {
-	var c net.Conn
-	if err := r.n.Do(func() (err error) {
-		c, err = net.Dial(network, r.server)
-		return err
-	}); err != nil {
+	c, err := r.n.Dial(net.Dialer{}, network, r.server)
+	if err != nil {
 		return nil, err
 	}
 	defer c.Close()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -45,46 +46,25 @@ func tool(name, program string, args ...string) client {
 	run := func(t *testing.T, n *netns.Namespace, server string, all []question) (replies []reply) {
 		for _, q := range all {
 			out := n.Run(t, program, append(slices.Clone(args), "@"+server, q.name, q.qtype)...)
-			replies = append(replies, parseDig(out))
+			replies = append(replies, lastReply(out))
 		}
 		return replies
 	}
 	return client{name: name, programs: []string{program}, run: run}
 }
 
-var statusLine = regexp.MustCompile(`;; ->>HEADER<<-.*(?:status|rcode): ([A-Z]+)`)
-
-// parseDig parses the last reply in the output of a tool: the first may be truncated.
-func parseDig(out string) (r reply) {
-	if i := strings.LastIndex(out, ";; ->>HEADER<<-"); i >= 0 {
-		out = out[i:]
+// lastReply returns the last reply in the output of a tool: the first may be truncated.
+func lastReply(out string) reply {
+	all := kit.ParseDig(out)
+	if len(all) == 0 {
+		return reply{status: "none"}
 	}
-	r.status = "none"
-	if m := statusLine.FindStringSubmatch(out); m != nil {
-		r.status = m[1]
-	}
-	inAnswer := false
-	for line := range strings.Lines(out) {
-		line = strings.TrimSpace(line)
-		switch {
-		case strings.HasPrefix(line, ";; ANSWER SECTION:"):
-			inAnswer = true
-		case line == "":
-			inAnswer = false
-		case inAnswer:
-			r.records = append(r.records, parseRecord(line)...)
-		}
+	last := all[len(all)-1]
+	r := reply{status: last.Status}
+	for _, rr := range last.Answer {
+		r.records = append(r.records, rr.Type+" "+rr.Data)
 	}
 	return r
-}
-
-// parseRecord returns the type and the data of a line of a zone file.
-func parseRecord(line string) []string {
-	fields := strings.Fields(line)
-	if len(fields) < 5 || line[0] == ';' {
-		return nil
-	}
-	return []string{strings.Join(fields[3:], " ")}
 }
 
 // delvStatus are the lines of delv's output, which has no header, that state the status.
@@ -105,7 +85,9 @@ func parseDelv(out string) (r reply) {
 		}
 	}
 	for line := range strings.Lines(out) {
-		r.records = append(r.records, parseRecord(strings.TrimSpace(line))...)
+		if fields := strings.Fields(line); len(fields) > 4 && fields[0][0] != ';' {
+			r.records = append(r.records, strings.Join(fields[3:], " "))
+		}
 	}
 	return r
 }

@@ -241,7 +241,7 @@ func (c *cluster) importSuiteImage(t *testing.T) {
 	c.binaries["agnhost"] = controlplane.RequireBinary(t, "agnhost")
 	packages, err := os.ReadFile(filepath.Join(filepath.Dir(c.binaries["e2e.test"]), "dig-image.tar"))
 	if err != nil {
-		missing(t, fmt.Sprintf("%v; run test/install.sh dig-image", err))
+		kit.Lacking(t, fmt.Sprintf("%v; run test/install.sh dig-image", err))
 	}
 	kit.Write(t, c.repositories(), "promoterE2eRegistry: "+suiteImages+"\n")
 	list := exec.Command(c.binaries["e2e.test"], "-list-images")

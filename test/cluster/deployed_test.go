@@ -123,10 +123,7 @@ func (c *cluster) apply(t *testing.T, name, manifest string) {
 func (c *cluster) importImages(t *testing.T) {
 	t.Helper()
 	folder := filepath.Join(c.folder, "images")
-	out, err := exec.Command("make", "-C", root, "image", "VERSION="+tag, "IMAGES="+folder).CombinedOutput()
-	if err != nil {
-		t.Fatalf("make image: %v\n%s", err, out)
-	}
+	kit.Output(t, exec.Command("make", "-C", root, "image", "VERSION="+tag, "IMAGES="+folder))
 	for _, name := range []string{"clusterdns", "nodecache"} {
 		c.importImage(t, filepath.Join(folder, name+".tar"))
 	}

@@ -41,9 +41,7 @@ func build(t *testing.T, path, pkg string) {
 	t.Helper()
 	command := exec.Command("go", "build", "-o", path, pkg)
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", pkg, err, out)
-	}
+	kit.Output(t, command)
 }
 
 // imageArchive returns an image with one program.

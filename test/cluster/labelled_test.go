@@ -156,9 +156,7 @@ func (c *cluster) setClusterDNS(t *testing.T, address string) {
 		}
 		lines = append(lines, line)
 	}
-	if err := os.WriteFile(path, []byte(strings.Join(lines, "")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(path, []byte(strings.Join(lines, "")), 0o600))
 	i := slices.IndexFunc(c.programs, func(p *program) bool { return p.name == "kubelet" })
 	c.signal(t, "kubelet", syscall.SIGTERM)
 	select {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -30,16 +31,7 @@ func require(t *testing.T) binaries {
 		built[name] = controlplane.RequireBinary(t, name)
 	}
 	if _, err := os.Stat(filepath.Join(cniFolder, "ptp")); err != nil {
-		missing(t, fmt.Sprintf("%v; run test/install.sh", err))
+		kit.Lacking(t, fmt.Sprintf("%v; run test/install.sh", err))
 	}
 	return built
-}
-
-// missing skips the test, or fails it when NEARSIDE_REQUIRE_ALL is 1.
-func missing(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-		t.Fatal(what)
-	}
-	t.Skip(what)
 }

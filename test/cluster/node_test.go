@@ -5,7 +5,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -264,13 +263,7 @@ func (c *cluster) connect(t *testing.T) {
 	config, err := clientcmd.BuildConfigFromFlags("", c.keys.path("admin.kubeconfig"))
 	kit.Must(t, err)
 	config.QPS = -1
-	config.Dial = func(ctx context.Context, network, address string) (socket net.Conn, err error) {
-		err = c.Node.Do(func() error {
-			socket, err = new(net.Dialer).DialContext(ctx, network, address)
-			return err
-		})
-		return socket, err
-	}
+	config.Dial = c.Node.DialContext
 	if c.Client, err = kubernetes.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,9 +53,7 @@ func (c *changes) fill(t testing.TB) {
 	for _, n := range nodes {
 		all = append(all, c.node(n))
 	}
-	if err := c.api.Load(all...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, c.api.Load(all...))
 }
 
 // run makes changes until stop is set. It returns the number of changes.

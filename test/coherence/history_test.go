@@ -12,6 +12,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 )
@@ -40,9 +42,7 @@ type event struct {
 func readEvents(t testing.TB, path string) (all []event) {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	text = text[:bytes.LastIndexByte(text, '\n')+1]
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, len(text)+1)

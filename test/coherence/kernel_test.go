@@ -49,10 +49,10 @@ func newKernelNode(t testing.TB) *kernelNode {
 	return &kernelNode{netns.New(t)}
 }
 
-// withoutKernel logs why the kernel answers no queries. If the environment variable NEARSIDE_REQUIRE_ALL is "1", it fails the test.
+// withoutKernel logs why the kernel answers no queries. If kit.RequireAll is set, it fails the test.
 func withoutKernel(t testing.TB, reason string) {
 	t.Helper()
-	if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
+	if os.Getenv(kit.RequireAll) == "1" {
 		t.Fatalf("the kernel answers no queries: %s", reason)
 	}
 	t.Logf("the history is one of sockets only, the kernel answers no queries: %s", reason)
@@ -78,9 +78,7 @@ func (n *kernelNode) start(t testing.TB, path, corefile string, args ...string) 
 	t.Helper()
 	var p *daemon.Process
 	// A process has the network of the thread that starts it.
-	if err := n.Node.Do(func() error { p = daemon.Launch(t, path, corefile, args...); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, n.Node.Do(func() error { p = daemon.Launch(t, path, corefile, args...); return nil }))
 	for i, a := range kernelAddresses {
 		address := net.JoinHostPort(a.String(), strconv.Itoa(p.Port))
 		kit.Eventually(t, "answer at "+address, func() bool { return n.answers(i, address) })

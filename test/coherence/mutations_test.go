@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // mutation is a defect of the programs, made by a change of their sources for one build.
@@ -194,11 +196,8 @@ func TestMutants(t *testing.T) {
 		for _, e := range m.edits {
 			text, known := texts[e.file]
 			if !known {
-				b, err := os.ReadFile(e.path())
-				if err != nil {
-					t.Fatal(err)
-				}
-				text = string(b)
+				b := kit.Read(t, e.path())
+				text = b
 			}
 			changed, err := e.apply(text)
 			if err != nil {
@@ -295,6 +294,9 @@ var packageMutations = []struct {
 	{"endpoints of a headless Service are not filtered by the caller", []edit{
 		replacement("plugin/kubernetes/endpoints.go", "func (k *Kubernetes) policyOf(s *index.Service, n *objectName) (p topology.Policy) {\n", "func (k *Kubernetes) policyOf(s *index.Service, n *objectName) (p topology.Policy) {\n\tif n != nil {\n\t\treturn p\n\t}\n"),
 	}, "plugin/kubernetes", "TestSelected"},
+	{"a client may have all places of its queue", []edit{
+		replacement("plugin/fastpath/admission/queue.go", "c.running > 0 && c.running >= shareFactor*(free-limit/reservedFraction)", "c.running > limit"),
+	}, "plugin/fastpath/admission", "TestShares"},
 	{"an expired lease is renewed", []edit{
 		replacement("plugin/nodelocal/lease.go", "return l.held && now.Sub(l.renewed) >= rules.Lease-expiryTolerance", "return l.held && now.Sub(l.renewed) >= 99*rules.Lease"),
 	}, "plugin/nodelocal", "TestLease"},

@@ -129,9 +129,7 @@ func compileTest(t testing.TB, folder string, edits ...edit) string {
 func build(t testing.TB, edits []edit, command string, args ...string) {
 	t.Helper()
 	args = append([]string{command, "-overlay", overlay(t, edits)}, args...)
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		t.Fatalf("go %q: %v\n%s", args, err, out)
-	}
+	kit.Output(t, exec.Command("go", args...))
 }
 
 // overlay writes the changed files, and returns the path of their list for -overlay.

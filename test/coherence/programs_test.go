@@ -3,7 +3,6 @@
 package coherence
 
 import (
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -27,11 +26,7 @@ import (
 // maxWait bounds the wait for an event that is due at once, on a busy machine.
 const maxWait = 20 * time.Second
 
-// TestMain stops the control plane.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	os.Exit(kubeapi.Main(m.Run))
-}
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // ttl is that of the answers of clusterdns.
 const ttl = 2 * time.Second
@@ -181,9 +176,7 @@ func (h *history) startUnread() *replica {
 func (h *history) start(wait time.Duration, start func(t testing.TB, path, corefile string, args ...string) *daemon.Process) *replica {
 	h.t.Helper()
 	r := &replica{events: filepath.Join(h.t.TempDir(), "events"), view: view{from: monotonic(), to: forever}}
-	if err := os.Setenv("NEARSIDE_RECORD", r.events); err != nil {
-		h.t.Fatal(err)
-	}
+	kit.Must(h.t, os.Setenv("NEARSIDE_RECORD", r.events))
 	defer func() {
 		if err := os.Unsetenv("NEARSIDE_RECORD"); err != nil {
 			h.t.Error(err)

@@ -7,11 +7,9 @@ import (
 	"os/user"
 	"path/filepath"
 	"testing"
-)
 
-// requireAllVariable is the environment variable that, when it is "1", turns tests skipped for a missing binary into
-// failures.
-const requireAllVariable = "NEARSIDE_REQUIRE_ALL"
+	"github.com/nearside-dns/nearside/test/kit"
+)
 
 // Binary returns the absolute path of the program with this name ("etcd",
 // "kube-apiserver", "coredns") in the cache folder of test/install.sh. It is an
@@ -32,20 +30,14 @@ func Binary(name string) (string, error) {
 	return path, nil
 }
 
-// RequireBinary is Binary, but without the binary it skips the test, or fails it if the environment variable
-// NEARSIDE_REQUIRE_ALL is "1".
+// RequireBinary is Binary, but without the binary it skips or fails the test (see kit.Lacking).
 func RequireBinary(t testing.TB, name string) string {
 	t.Helper()
 	path, err := Binary(name)
-	if err == nil {
-		return path
+	if err != nil {
+		kit.Lacking(t, err.Error()+"; run test/install.sh")
 	}
-	const advice = "run test/install.sh"
-	if os.Getenv(requireAllVariable) == "1" {
-		t.Fatalf("%v; %s", err, advice)
-	}
-	t.Skipf("%v; %s", err, advice)
-	return ""
+	return path
 }
 
 // binaryFolder returns the folder that "test/install.sh --print-bin" prints.

@@ -60,9 +60,8 @@ func (b *bed) newAccount(t *testing.T) {
 	kit.Must(t, err)
 	token, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	kit.Must(t, err)
-	authority, err := os.ReadFile(b.cluster.CAFile())
-	kit.Must(t, err)
-	for file, text := range map[string]string{"token": token.Status.Token, "ca.crt": string(authority), "namespace": namespace} {
+	authority := kit.Read(t, b.cluster.CAFile())
+	for file, text := range map[string]string{"token": token.Status.Token, "ca.crt": authority, "namespace": namespace} {
 		kit.Must(t, os.WriteFile(filepath.Join(b.account, file), []byte(text), 0o600))
 	}
 }

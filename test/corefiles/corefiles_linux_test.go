@@ -185,17 +185,7 @@ func (b *bed) start(t *testing.T, at place, program string, p *published) (s ser
 func (s *server) ask(q dns.Question) (reply *dns.Msg, err error) {
 	m := new(dns.Msg)
 	m.Id, m.RecursionDesired, m.Question = dns.Id(), true, []dns.Question{q}
-	client := dns.Client{Timeout: 3 * time.Second}
-	var connection *dns.Conn
-	if err := s.namespace.Do(func() (err error) {
-		connection, err = client.Dial(s.address)
-		return err
-	}); err != nil {
-		return nil, err
-	}
-	defer func() { _ = connection.Close() }()
-	reply, _, err = client.ExchangeWithConn(m, connection)
-	return reply, err
+	return s.namespace.Exchange("udp", s.address, m, 3*time.Second)
 }
 
 // summary is what has to be equal: everything but the ID, TTLs, the order of records and the serial.

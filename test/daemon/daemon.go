@@ -3,12 +3,10 @@
 package daemon
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -59,62 +57,26 @@ func FreePort(t testing.TB) int {
 
 // Process is a running program.
 type Process struct {
+	*kit.Process
+
 	// Addr is the address that it answers DNS on.
 	Addr string
 	// Port is the port of Addr.
 	Port int
 	// Corefile is the path of its configuration.
 	Corefile string
-
-	cmd    *exec.Cmd
-	output Output
-	ended  chan struct{}
-	err    error // reason of its end; read after ended is closed
-}
-
-// Output collects what a program prints; it may be read while the program runs.
-type Output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *Output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *Output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 // Launch starts a program with a Corefile, in which PORT stands for the port to answer on, and does not wait. The
 // program is stopped at the end of the test; its output is logged if the test failed.
 func Launch(t testing.TB, path, corefile string, args ...string) *Process {
 	t.Helper()
-	p := &Process{Port: FreePort(t), ended: make(chan struct{})}
+	p := &Process{Port: FreePort(t)}
 	p.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Port))
 	p.Corefile = filepath.Join(t.TempDir(), "Corefile")
 	p.Configure(t, corefile)
-	p.cmd = exec.Command(path, append([]string{"-conf", p.Corefile}, args...)...)
-	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	p.cmd.SysProcAttr = childAttributes()
-	if err := p.cmd.Start(); err != nil {
-		t.Fatalf("start %s: %v", path, err)
-	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.ended)
-	}()
-	t.Cleanup(func() {
-		p.Stop(t)
-		if t.Failed() {
-			t.Logf("output of %s:\n%s", filepath.Base(path), p.Output())
-		}
-	})
+	p.Process = kit.Start(t, exec.Command(path, append([]string{"-conf", p.Corefile}, args...)...))
+	t.Cleanup(func() { p.Stop(t) })
 	return p
 }
 
@@ -122,21 +84,11 @@ func Launch(t testing.TB, path, corefile string, args ...string) *Process {
 func Start(t testing.TB, path, corefile string, args ...string) *Process {
 	t.Helper()
 	p := Launch(t, path, corefile, args...)
-	m := new(dns.Msg).SetQuestion(".", dns.TypeNS)
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		c := dns.Client{Timeout: 3 * time.Second} // an upstream that does not reply delays the answer by at most two
-		if _, _, err := c.Exchange(m, p.Addr); err == nil {
-			return p
-		}
-		select {
-		case <-p.ended:
-			t.Fatalf("%s ended: %v\n%s", filepath.Base(path), p.err, p.Output())
-		default:
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s does not answer on %s", filepath.Base(path), p.Addr)
-		}
-	}
+	p.Succeeds(t, kit.Patience, "an answer on "+p.Addr, func() error {
+		_, err := kit.Exchange("udp", p.Addr, new(dns.Msg).SetQuestion(".", dns.TypeNS))
+		return err
+	})
+	return p
 }
 
 // Configure writes another Corefile. The program reads it on a reload.
@@ -146,40 +98,19 @@ func (p *Process) Configure(t testing.TB, corefile string) {
 	kit.Write(t, p.Corefile, text)
 }
 
-// Output returns the program's output.
-func (p *Process) Output() string { return p.output.String() }
-
-// Signal sends a signal to the program.
-func (p *Process) Signal(t testing.TB, s syscall.Signal) {
-	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Fatalf("signal %s: %v", s, err)
-	}
-}
-
-// Pid returns the process id.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
-
-// Wait waits for the end of the program and returns its exit code.
-func (p *Process) Wait(timeout time.Duration) (int, error) {
-	select {
-	case <-p.ended:
-		return p.cmd.ProcessState.ExitCode(), nil
-	case <-time.After(timeout):
-		return 0, fmt.Errorf("still running after %s", timeout)
-	}
-}
+// Wait is WaitFor of kit.Process.
+func (p *Process) Wait(limit time.Duration) (code int, err error) { return p.WaitFor(limit) }
 
 // Stop ends the program by SIGTERM, and by SIGKILL if that does not end it.
 func (p *Process) Stop(t testing.TB) {
 	t.Helper()
-	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			t.Errorf("signal %s: %v", s, err)
-		}
-		if _, err := p.Wait(10 * time.Second); err == nil {
-			return
-		}
+	if _, err := p.Wait(0); err == nil {
+		return
 	}
-	t.Errorf("process %d does not end", p.Pid())
+	if err := syscall.Kill(p.Pid(), syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+		t.Error(err)
+	}
+	if _, err := p.Wait(10 * time.Second); err != nil {
+		p.Kill(t)
+	}
 }

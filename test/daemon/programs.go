@@ -55,10 +55,7 @@ func program(t testing.TB, name string, race bool) string {
 		name = "cmd/" + name
 	}
 	defer lock(t, filepath.Dir(path))()
-	out, err := exec.Command("go", append(args, "-o", path, "github.com/nearside-dns/nearside/"+name)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("build %s: %v\n%s", name, err, out)
-	}
+	kit.Output(t, exec.Command("go", append(args, "-o", path, "github.com/nearside-dns/nearside/"+name)...))
 	if built.paths == nil {
 		built.paths = map[string]bool{}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -27,7 +26,7 @@ import (
 // deadline bounds the wait for a state.
 const deadline = 60 * time.Second
 
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // cluster starts an API server with a Service, web of the namespace shop, with one pod, on node-a of zone-1, and the
 // same Service for a clusterset.
@@ -57,9 +56,7 @@ func cluster(t *testing.T) *kubeapi.Server {
 		slice, pod,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a", UID: "3", Labels: map[string]string{corev1.LabelTopologyZone: "zone-1"}}},
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return api
 }
 

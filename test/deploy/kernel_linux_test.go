@@ -28,9 +28,7 @@ func newKernelNode(t *testing.T, all objects) *node {
 			Spec:       corev1.PodSpec{NodeName: "node-a"},
 			Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIP: addresses[0].IP, PodIPs: addresses},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 	}
 	return n
 }

@@ -156,12 +156,7 @@ func (n *node) awaitService(t *testing.T) {
 
 // ask sends a query from a pod.
 func (n *node) ask(network string, address netip.Addr, question string) (string, error) {
-	var conn net.Conn
-	err := n.bed.Pod[0].Do(func() (err error) {
-		dialer := net.Dialer{Timeout: 2 * time.Second}
-		conn, err = dialer.Dial(network, netip.AddrPortFrom(address, 53).String())
-		return err
-	})
+	conn, err := n.bed.Pod[0].Dial(net.Dialer{Timeout: 2 * time.Second}, network, netip.AddrPortFrom(address, 53).String())
 	if err != nil {
 		return "", err
 	}

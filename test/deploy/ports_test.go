@@ -93,9 +93,7 @@ func hold(t *testing.T, network, address string, shares bool) {
 	} else {
 		holder, err = listen(t.Context(), network, address)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = holder.Close() })
 }
 

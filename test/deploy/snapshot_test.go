@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -62,9 +64,7 @@ func TestSnapshotValues(t *testing.T) {
 // TestSnapshotClaim compares the claim of the page with that of the component.
 func TestSnapshotClaim(t *testing.T) {
 	page, err := os.ReadFile(deployed + "/overlays/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	const begin = "```yaml\n"
 	from := strings.Index(string(page), begin+"apiVersion: v1\nkind: PersistentVolumeClaim\n")
 	if from < 0 {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	goruntime "runtime"
 	"slices"
 	"strconv"
@@ -36,7 +35,7 @@ const (
 	syncLimit = time.Minute
 )
 
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // TestDifferential asks both servers, in every variant, and fails on what is answered differently without
 // being meant to.

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
@@ -45,9 +47,7 @@ func TestFindsOtherConfigurations(t *testing.T) {
 			reported := 0
 			r.fail = func(string) { reported++ }
 			r.serve(t, v, program{"CoreDNS", binary, v.corefile}, program{"CoreDNS otherwise", binary, other})
-			if err := r.seed(1); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, r.seed(1))
 			if reported == 0 {
 				t.Errorf("%d questions found no difference", r.asked[v.name])
 			}

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -21,11 +19,9 @@ import (
 
 // server is a running DNS server.
 type server struct {
+	*kit.Process
 	name    string
 	address string
-	logFile string
-	exited  chan struct{} // closed at the end of the process
-	result  error         // of the process; read it after exited
 
 	conns map[string]*dns.Conn // by network
 }
@@ -35,70 +31,38 @@ func build(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "clusterdns")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "github.com/nearside-dns/nearside/cmd/clusterdns")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build clusterdns: %v\n%s", err, out)
-	}
+	kit.Output(t, cmd)
 	return path
 }
 
 // start starts a server with a Corefile, which is made for a free port.
 func start(t *testing.T, name, binary, host string, corefile func(port string) string) *server {
 	t.Helper()
-	dir := t.TempDir()
 	port := strconv.Itoa(daemon.FreePort(t))
-	conf := filepath.Join(dir, "Corefile")
-	kit.Write(t, conf, corefile(port))
-	s := &server{
-		name: name, address: net.JoinHostPort(host, port), logFile: filepath.Join(dir, "log"),
-		exited: make(chan struct{}), conns: map[string]*dns.Conn{},
-	}
-	log, err := os.Create(s.logFile)
-	kit.Must(t, err)
+	conf := kit.File(t, "Corefile", corefile(port))
 	cmd := exec.Command(binary, "-conf", conf)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
-	cmd.SysProcAttr = childAttributes()
-	started := make(chan error, 1)
-	go func() {
-		// Linux ends the child with the thread that started it.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			s.result = cmd.Wait()
-			close(s.exited)
-		}
-	}()
-	if err := errors.Join(<-started, log.Close()); err != nil {
-		t.Fatalf("start %s: %v", name, err)
-	}
+	cmd.Dir = filepath.Dir(conf)
+	s := &server{Process: kit.Start(t, cmd), name: name, address: net.JoinHostPort(host, port), conns: map[string]*dns.Conn{}}
 	t.Cleanup(func() {
 		for _, c := range s.conns {
 			_ = c.Close() // nothing was left unsent
 		}
-		_ = cmd.Process.Kill() // fails if it has ended already
-		<-s.exited
 	})
 	return s
 }
 
 // ended returns an error if the process has ended.
 func (s *server) ended() error {
-	select {
-	case <-s.exited:
-		return fmt.Errorf("%s has ended: %v\n%s", s.name, s.result, s.log())
-	default:
-		return nil
+	if code, err := s.WaitFor(0); err == nil {
+		return fmt.Errorf("%s has ended with code %d\n%s", s.name, code, s.log())
 	}
+	return nil
 }
 
 // log returns the end of the server's output.
 func (s *server) log() string {
-	text, err := os.ReadFile(s.logFile)
-	if err != nil {
-		return err.Error()
-	}
-	return string(text[max(0, len(text)-2000):])
+	text := s.Output()
+	return text[max(0, len(text)-2000):]
 }
 
 // ownAddresses returns the addresses of the machine besides loopback, which both servers use as their own. The first is

@@ -3,7 +3,6 @@ package dnssec
 import (
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -31,12 +30,7 @@ func delv(t *testing.T, server, zone string, key *dns.DNSKEY, name string, qtype
 // testDelv has delv validate replies of a server, with the zone's keys and with others.
 func testDelv(t *testing.T, server string, own, foreign *signer) {
 	t.Helper()
-	if _, err := exec.LookPath("delv"); err != nil {
-		if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-			t.Fatal("delv is not installed; run test/install.sh")
-		}
-		t.Skip("delv is not installed; run test/install.sh")
-	}
+	kit.Require(t, "delv")
 	for _, q := range []struct {
 		name  string
 		qtype uint16

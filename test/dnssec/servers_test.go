@@ -16,8 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-// TestMain stops the API server.
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // zone is a zone of the plugin file. Names of insecure are delegated to another zone of the server, which is not signed, those of
 // secure to one with other keys, and those of cut to a server that does not run.
@@ -153,9 +152,7 @@ func newZones(t *testing.T) *zones {
 		"zone":  strings.Replace(zone, "DS\n", strings.Replace(z.secure.ds.String(), z.secure.zone, "secure", 1)+"\n", 1),
 		"plain": "$TTL 60\n@ IN SOA ns mail 1 7200 3600 1209600 300\n@ IN NS ns\nns IN A 127.0.0.1\nwww IN A 192.0.2.9\n",
 	} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	z.corefile = strings.NewReplacer("FOLDER", folder, "SPLIT", z.split.line, "SECURE", z.secure.line, "COMMON", z.common.line, "TWO", z.two.line, "CLUSTER", z.cluster.line).Replace(corefile)
 	return z

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,10 +27,7 @@ func startUnbound(t *testing.T, p *daemon.Process, kind string, anchors []string
 		path, err = exec.LookPath("/usr/sbin/unbound")
 	}
 	if err != nil {
-		if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-			t.Fatal("unbound is not installed; run test/install.sh")
-		}
-		t.Skip("unbound is not installed; run test/install.sh")
+		kit.Lacking(t, "unbound is not installed; run test/install.sh")
 	}
 	program, err := os.ReadFile(path)
 	kit.Must(t, err)
@@ -66,22 +62,9 @@ remote-control:
 	}
 	file := filepath.Join(folder, "unbound.conf")
 	kit.Write(t, file, config)
-	var output daemon.Output
-	command := exec.Command(path, "-d", "-c", file)
-	command.Stdout, command.Stderr = &output, &output
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	kit.Must(t, command.Start())
-	t.Cleanup(func() {
-		if err := command.Process.Kill(); err != nil {
-			t.Error(err)
-		}
-		_ = command.Wait() // it was killed
-		if t.Failed() {
-			t.Logf("output of unbound:\n%s", output.String())
-		}
-	})
+	unbound := kit.Start(t, exec.Command(path, "-d", "-c", file))
 	address = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	kit.Succeeds(t, kit.Patience, "unbound answers", func() error {
+	unbound.Succeeds(t, kit.Patience, "unbound answers", func() error {
 		_, err := resolve(address, "localhost.", dns.TypeA)
 		return err
 	})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -124,12 +123,10 @@ func (c *cluster) digLong(t *testing.T, args ...string) string {
 // rcode returns the response code of a query, "" without a reply.
 func (c *cluster) rcode(t *testing.T, args ...string) string {
 	t.Helper()
-	_, after, found := strings.Cut(c.digLong(t, args...), "status: ")
-	if !found {
-		return ""
+	for _, r := range kit.ParseDig(c.digLong(t, args...)) {
+		return r.Status
 	}
-	code, _, _ := strings.Cut(after, ",")
-	return code
+	return ""
 }
 
 func (c *cluster) ready(t *testing.T) bool {
@@ -160,9 +157,7 @@ func (c *cluster) answering(t *testing.T, within time.Duration) {
 }
 
 func TestCluster(t *testing.T) {
-	if _, err := exec.LookPath("dig"); err != nil && os.Getenv("NEARSIDE_REQUIRE_ALL") != "1" {
-		t.Skipf("%v: run test/install.sh", err)
-	}
+	kit.Require(t, "dig")
 	c := start(t)
 	c.run(t)
 	c.answering(t, 30*time.Second)

@@ -100,9 +100,7 @@ func (l *load) fail(e expectation, got string) {
 func testOutage(t *testing.T, c *cluster) {
 	web := clusterIPs(t, c.client, "web")
 	reverse, err := dns.ReverseAddr(web[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	l := &load{addr: net.JoinHostPort("127.0.0.1", fmt.Sprint(c.dns.Port)), report: func(s string) { t.Error(s) }}
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

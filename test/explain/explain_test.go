@@ -26,7 +26,7 @@ import (
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 const root = "../.."
 
@@ -179,11 +179,7 @@ func (p *programs) explain(t *testing.T, command string) string {
 	t.Helper()
 	words := strings.Fields(command)
 	args := append(slices.Clone(words[1:]), "-health", p.health[words[0]])
-	out, err := exec.Command(daemon.Program(t, words[0]), args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", command, err, out)
-	}
-	return string(out)
+	return kit.Output(t, exec.Command(daemon.Program(t, words[0]), args...))
 }
 
 // dead is an address at which no server answers.

@@ -3,7 +3,6 @@ package external
 import (
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,8 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-// TestMain stops the API server.
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // server is a running DNS server.
 type server struct {
@@ -123,9 +121,7 @@ func startOutside(t *testing.T) (address string) {
 func ownAddresses(t *testing.T) (own []string) {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, a := range all {
 		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
 			own = append(own, n.IP.String())

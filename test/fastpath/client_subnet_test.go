@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -79,9 +81,7 @@ func TestUnsharedAnswers(t *testing.T) {
 					q := newQuery(networks[0]+networks[1]+"."+c.below, dns.TypeA)
 					step.change(q)
 					m := new(dns.Msg)
-					if err := m.Unpack(clients[i%2].ask(t, pack(t, q))); err != nil {
-						t.Fatal(err)
-					}
+					kit.Must(t, m.Unpack(clients[i%2].ask(t, pack(t, q))))
 					if got := seenIn(m); got != step.want || m.RecursionDesired != q.RecursionDesired || m.Id != q.Id {
 						t.Errorf("step %d: got %s, want %s, in\n%v", i, got, step.want, m)
 					}

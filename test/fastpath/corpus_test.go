@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -202,9 +204,7 @@ func malformed(t *testing.T) (all []query) {
 	}
 	for _, path := range files {
 		packet, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		all = append(all, query{"file " + filepath.Base(path), packet})
 	}
 	return all

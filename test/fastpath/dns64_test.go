@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -49,9 +51,7 @@ func TestTranslateAllAnswersIPv6OnlyNames(t *testing.T) {
 func answerData(t *testing.T, reply []byte) string {
 	t.Helper()
 	m := new(dns.Msg)
-	if err := m.Unpack(reply); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, m.Unpack(reply))
 	data := []string{}
 	for _, rr := range m.Answer {
 		data = append(data, dns.Field(rr, 1))

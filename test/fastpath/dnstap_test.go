@@ -45,9 +45,7 @@ func newCollector(t *testing.T) *collector {
 func (c *collector) listen(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	c.done.Go(func() {
 		for {
 			conn, err := l.Accept()

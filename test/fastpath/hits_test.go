@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -98,9 +100,7 @@ func TestLongQueries(t *testing.T) {
 func sorted(t *testing.T, packet []byte) (text string, sections [3]string) {
 	t.Helper()
 	m := new(dns.Msg)
-	if err := m.Unpack(packet); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, m.Unpack(packet))
 	opt := slices.IndexFunc(m.Extra, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT })
 	for i, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		sections[i] = fmt.Sprint(section)

@@ -3,8 +3,6 @@
 package fastpath
 
 import (
-	"flag"
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,11 +17,7 @@ import (
 // bounded limits the wait for an event that is due at once, on a busy machine.
 const bounded = 10 * time.Second
 
-// TestMain stops the API server.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	os.Exit(kubeapi.Main(m.Run))
-}
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // server is a running program with metrics.
 type server struct {

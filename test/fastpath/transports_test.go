@@ -40,9 +40,7 @@ func startEncrypted(t *testing.T, corefile string) *encrypted {
 	t.Helper()
 	c := rogue.NewCertificate(t, "127.0.0.1")
 	authority, err := os.ReadFile(c.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(authority) {
 		t.Fatal("no certificate of the authority")

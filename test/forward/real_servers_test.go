@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/daemon"
@@ -107,9 +109,7 @@ func TestRealTruncation(t *testing.T) {
 		for range 20 {
 			query := new(dns.Msg).SetQuestion(anyCase(large), dns.TypeA)
 			reply, err := exchange("tcp", s.Addr, query, time.Now().Add(budget+margin))
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			wantLarge(t, reply)
 		}
 		all := s.scrape(t)

@@ -88,11 +88,7 @@ func (r *realServer) program() string {
 			return r.copyOf(path)
 		}
 	}
-	advice := r.name + " is not installed; run test/install.sh"
-	if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-		r.t.Fatal(advice)
-	}
-	r.t.Skip(advice)
+	kit.Lacking(r.t, r.name+" is not installed; run test/install.sh")
 	return ""
 }
 
@@ -118,66 +114,40 @@ func (r *realServer) write(name, text string) string {
 // run runs the server until the end of the test, and waits until it answers over UDP and TCP.
 func (r *realServer) run(path string, arguments ...string) {
 	r.t.Helper()
-	var output daemon.Output
 	command := exec.Command(path, arguments...)
 	command.Dir = r.folder
-	command.Stdout, command.Stderr = &output, &output
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if err := command.Start(); err != nil {
-		r.t.Fatalf("start %s: %v", r.name, err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- command.Wait() }()
-	r.t.Cleanup(func() {
-		r.stop(command, ended)
-		if r.t.Failed() {
-			r.t.Logf("output of %s:\n%s", r.name, lastLines(output.String(), 30))
-		}
-	})
-	for end := time.Now().Add(30 * time.Second); !r.answers(); time.Sleep(20 * time.Millisecond) {
-		select {
-		case err := <-ended:
-			ended <- err
-			r.t.Fatalf("%s ended: %v", r.name, err)
-		default:
-		}
-		if time.Now().After(end) {
-			r.t.Fatalf("%s does not answer", r.name)
-		}
-	}
-}
-
-func lastLines(text string, n int) string {
-	lines := strings.Split(text, "\n")
-	return strings.Join(lines[max(len(lines)-n, 0):], "\n")
+	p := kit.Start(r.t, command)
+	r.t.Cleanup(func() { r.stop(p) })
+	p.Succeeds(r.t, kit.Patience, r.name+" answers", r.answers)
 }
 
 // stop ends the process group of the server: by SIGTERM, then by SIGKILL.
-func (r *realServer) stop(command *exec.Cmd, ended chan error) {
+func (r *realServer) stop(p *kit.Process) {
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		if err := syscall.Kill(-command.Process.Pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+		if err := syscall.Kill(-p.Pid(), s); err != nil && !errors.Is(err, syscall.ESRCH) {
 			r.t.Errorf("signal %s: %v", s, err)
 		}
-		select {
-		case <-ended:
+		if _, err := p.WaitFor(bounded); err == nil {
 			return
-		case <-time.After(bounded):
 		}
 	}
 	r.t.Errorf("%s does not end", r.name)
 }
 
-// answers reports whether the server answers for the zone over UDP and TCP.
-func (r *realServer) answers() bool {
+// answers returns an error unless the server answers for the zone over UDP and TCP.
+func (r *realServer) answers() error {
 	name := fmt.Sprintf(hostName, hosts-1)
 	for _, network := range []string{"udp", "tcp"} {
 		m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 		reply, err := exchange(network, r.address(r.port), m, time.Now().Add(time.Second))
-		if err != nil || len(reply.Answer) != 1 {
-			return false
+		if err != nil {
+			return err
+		}
+		if len(reply.Answer) != 1 {
+			return fmt.Errorf("over %s: %v", network, reply)
 		}
 	}
-	return true
+	return nil
 }
 
 // records returns the records of the zone, one line each by a format for name and address.

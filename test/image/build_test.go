@@ -24,18 +24,6 @@ const (
 	created  = "2023-11-14T22:13:20Z"
 )
 
-// need skips a test that lacks a requirement, and fails it if NEARSIDE_REQUIRE_ALL is "1".
-func need(t *testing.T, err error) {
-	t.Helper()
-	switch {
-	case err == nil:
-	case os.Getenv("NEARSIDE_REQUIRE_ALL") == "1":
-		t.Fatal(err)
-	default:
-		t.Skip(err)
-	}
-}
-
 // sources returns the paths that .dockerignore does not exclude.
 func sources(t *testing.T) (paths []string) {
 	t.Helper()
@@ -86,9 +74,7 @@ func makeImage(t *testing.T, tree, umask string, environment ...string) string {
 		"IMAGES="+folder, "VERSION="+version, "REVISION="+revision, "SOURCE_DATE_EPOCH="+epoch)
 	c.Dir = tree
 	c.Env = slices.Concat(os.Environ(), environment)
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("make image: %v\n%s", err, out)
-	}
+	kit.Output(t, c)
 	return folder
 }
 

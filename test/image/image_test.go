@@ -22,16 +22,14 @@ var expectations = []expectation{
 // TestImages builds the images twice, in two trees that have the same files at another path with other times, and checks
 // the result.
 func TestImages(t *testing.T) {
-	if _, err := exec.LookPath("make"); err != nil {
-		need(t, err)
-	}
+	kit.Require(t, "make")
 	first, second := t.TempDir(), filepath.Join(t.TempDir(), "another", "place")
 	paths := append(sources(t), "Makefile")
 	plant(t, root, first, paths, time.Unix(1_600_000_000, 0))
 	plant(t, first, second, paths, time.Unix(1_500_000_000, 0))
 	if out, err := inModule(filepath.Join(first, "deploy", "image"), "go", "mod", "download").CombinedOutput(); err != nil {
 		t.Logf("%s", out)
-		need(t, err)
+		kit.Lacking(t, err.Error())
 	}
 	made := makeImage(t, first, "022", "TZ=UTC")
 	again := makeImage(t, second, "077", "TZ=Asia/Tokyo", "GOFLAGS=-buildvcs=auto", "GOAMD64=v3", "GOARM64=v8.2")
@@ -63,9 +61,7 @@ func TestImages(t *testing.T) {
 		})
 	}
 	program := filepath.Join(t.TempDir(), "image")
-	if out, err := inModule(filepath.Join(first, "deploy", "image"), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	kit.Output(t, inModule(filepath.Join(first, "deploy", "image"), "go", "build", "-o", program, "."))
 	t.Run("wrong flags", func(t *testing.T) { wrongFlags(t, program, made) })
 	for _, want := range expectations {
 		want.repository, want.version, want.revision, want.created = dockerHub+"example", version, revision, "1970-01-01T00:00:00Z"
@@ -74,10 +70,7 @@ func TestImages(t *testing.T) {
 			for _, architecture := range []string{"linux-amd64", "linux-arm64"} {
 				plant(t, filepath.Join(made, architecture), filepath.Join(folder, architecture), []string{"clusterdns", "nodecache"}, time.Unix(0, 0))
 			}
-			out, err := exec.Command(program, "-folder", folder, "-version", version, "-revision", revision, "-repository", want.repository).CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
+			kit.Output(t, exec.Command(program, "-folder", folder, "-version", version, "-revision", revision, "-repository", want.repository))
 			a, _ := openFile(t, filepath.Join(folder, want.program+".tar"))
 			for _, p := range problems(a, want) {
 				t.Error(p)
@@ -96,9 +89,7 @@ func runs(t *testing.T, a archive, want expectation) {
 			continue
 		}
 		path := filepath.Join(t.TempDir(), want.program)
-		if err := os.WriteFile(path, i.files[len(i.files)-1].content, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.WriteFile(path, i.files[len(i.files)-1].content, 0o755))
 		out, err := exec.Command(path, "-version").CombinedOutput()
 		if err != nil || !strings.HasPrefix(string(out), want.program+"-"+version+" linux/"+runtime.GOARCH+",") {
 			t.Errorf("%v: %s", err, out)

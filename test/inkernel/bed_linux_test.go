@@ -123,9 +123,7 @@ func (n *node) addPod(t testing.TB, s shape) *pod {
 // keeps a namespace with open sockets.
 func (p *pod) remove(t testing.TB) {
 	t.Helper()
-	if out, err := exec.Command("ip", "netns", "del", p.Name).CombinedOutput(); err != nil {
-		t.Fatalf("remove pod %s: %v\n%s", p.Name, err, out)
-	}
+	kit.Output(t, exec.Command("ip", "netns", "del", p.Name))
 }
 
 // config is the configuration of a nodecache.
@@ -238,29 +236,14 @@ func (n *node) leased(address netip.Addr) error {
 // eventually waits until a check has no error, and fails if it does not in time or if the program has ended.
 func (i *instance) eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	for end := time.Now().Add(bounded); ; time.Sleep(20 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-i.Ended():
-			t.Fatalf("nodecache ended while waiting for %s: %v\n%s", what, err, i.Output())
-		default:
-		}
-		if time.Now().After(end) {
-			t.Fatalf("waited %v for %s: %v", bounded, what, err)
-		}
-	}
+	i.Succeeds(t, bounded, what, check)
 }
 
 // configure writes the Corefile.
 func (i *instance) configure(t testing.TB, c config) {
 	t.Helper()
 	i.config = c
-	if err := os.WriteFile(i.corefile, []byte(c.text(i.node)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(i.corefile, []byte(c.text(i.node)), 0o600))
 }
 
 // reload has the program read another configuration, and waits until it has.

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/netns"
@@ -109,9 +111,7 @@ func buildLibraries(t *testing.T) libraries {
 		args[slices.Index(args, "")] = all[name]
 		c := exec.Command(args[0], args[1:]...)
 		c.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := c.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", name, err, out)
-		}
+		kit.Output(t, c)
 	}
 	return all
 }
@@ -261,9 +261,7 @@ func TestRandomOrder(t *testing.T) {
 				clear(places)
 				for range queries {
 					reply, err := c.exchange(message)
-					if err != nil {
-						t.Fatal(err)
-					}
+					kit.Must(t, err)
 					var m dns.Msg
 					if err := m.Unpack(reply); err != nil || len(m.Answer) != manyAddresses {
 						t.Fatalf("reply %v: %v", &m, err)

@@ -136,9 +136,7 @@ func (w *world) startCoreDNS(t *testing.T, program string) netip.Addr {
 	path := filepath.Join(t.TempDir(), "Corefile")
 	text := fmt.Sprintf(".:53 {\n    bind %v\n    cache {\n        success 2048\n        denial 2048\n    }\n    forward . %v\n}\n",
 		address, w.ledger.at(secondPort))
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	p := w.Start(t, program, "-conf", path)
 	c := dial(t, w.pods[0].Namespace, address)
 	m := query(t, "t30-0.start.test.", dns.TypeA, nil)

@@ -261,12 +261,10 @@ func (c *loadClient) run() {
 }
 
 // open opens a socket.
-func (c *loadClient) open() error {
+func (c *loadClient) open() (err error) {
 	c.id, c.sent = uint16(c.random.Uint32()), 0
-	return c.from.Do(func() (err error) {
-		c.socket, err = net.Dial("udp", netip.AddrPortFrom(c.server, 53).String())
-		return err
-	})
+	c.socket, err = c.from.Dial(net.Dialer{}, "udp", netip.AddrPortFrom(c.server, 53).String())
+	return err
 }
 
 // close closes the socket, and reports answers beyond one for each query.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
@@ -25,9 +27,7 @@ func (n *node) foreign(t *testing.T, device string, clsact bool) (detach func())
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "foreign", Type: ebpf.SchedCLS, License: "MIT", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, pass), asm.Return()},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)

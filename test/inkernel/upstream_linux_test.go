@@ -180,14 +180,10 @@ func dial(t testing.TB, from *netns.Namespace, server netip.Addr) *client {
 	port := firstClient + clients[from.Name]
 	clients[from.Name]++
 	clientsMu.Unlock()
-	c := &client{}
-	kit.Must(t, from.Do(func() (err error) {
-		dialer := net.Dialer{LocalAddr: &net.UDPAddr{Port: port}}
-		c.Conn, err = dialer.Dial("udp", netip.AddrPortFrom(server, 53).String())
-		return err
-	}))
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	conn, err := from.Dial(net.Dialer{LocalAddr: &net.UDPAddr{Port: port}}, "udp", netip.AddrPortFrom(server, 53).String())
+	kit.Must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return &client{Conn: conn}
 }
 
 // replyTime bounds the time for a reply on a busy machine.

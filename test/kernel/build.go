@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // BuildTest builds the tests of a package of this module, such as "plugin/nodelocal/link", into a static binary for the
@@ -26,8 +28,6 @@ func build(t testing.TB, pkg string, command ...string) string {
 	args := append(command, "-trimpath", "-ldflags", "-s -w", "-o", to, "github.com/nearside-dns/nearside/"+pkg)
 	cmd := exec.Command("go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", pkg, err, out)
-	}
+	kit.Output(t, cmd)
 	return to
 }

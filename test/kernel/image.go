@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // writeImage writes the initial file system of a machine that runs the job: busybox, the modules, the job's files and
@@ -100,7 +102,7 @@ func initScript(load []module, programs []Program) string {
 	var b strings.Builder
 	b.WriteString(`#!/bin/busybox sh
 /bin/busybox --install -s /bin
-export PATH=/bin HOME=/tmp ` + InsideVariable + `=1 ` + requireAllVariable + `=1
+export PATH=/bin HOME=/tmp ` + InsideVariable + `=1 ` + kit.RequireAll + `=1
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev

@@ -29,9 +29,7 @@ func TestArchive(t *testing.T) {
 	to := t.TempDir()
 	unpack := exec.Command(parts.Busybox, "cpio", "-i")
 	unpack.Dir, unpack.Stdin = to, &b
-	if out, err := unpack.CombinedOutput(); err != nil {
-		t.Fatalf("cpio: %v\n%s", err, out)
-	}
+	kit.Output(t, unpack)
 	for name, want := range files {
 		got, err := os.ReadFile(filepath.Join(to, name))
 		if err != nil || string(got) != want {
@@ -98,9 +96,7 @@ func TestFindModules(t *testing.T) {
 			if _, err := exec.LookPath("xz"); err != nil {
 				t.Skip(err)
 			}
-			if out, err := exec.Command("xz", path).CombinedOutput(); err != nil {
-				t.Fatalf("xz: %v\n%s", err, out)
-			}
+			kit.Output(t, exec.Command("xz", path))
 		}
 		found, err := findModules(folder)
 		kit.Must(t, err)

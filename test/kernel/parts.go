@@ -7,11 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-)
 
-// requireAllVariable is the environment variable that, when it is "1", turns tests skipped for a missing requirement
-// into failures.
-const requireAllVariable = "NEARSIDE_REQUIRE_ALL"
+	"github.com/nearside-dns/nearside/test/kit"
+)
 
 // Release is a release of Linux of which install.sh installs Debian's kernel.
 type Release string
@@ -31,7 +29,7 @@ type Parts struct {
 }
 
 // Require finds the parts of a job's machine, and the programs of the host that the job names. If one is missing, it skips
-// the test, or fails it if the environment variable NEARSIDE_REQUIRE_ALL is "1". It skips the test in short mode too.
+// or fails the test (see kit.Lacking). It skips the test in short mode too.
 func Require(t testing.TB, job Job) Parts {
 	t.Helper()
 	if testing.Short() {
@@ -48,15 +46,10 @@ func requireParts(t testing.TB, job Job) Parts {
 			_, err = exec.LookPath(p)
 		}
 	}
-	if err == nil {
-		return parts
+	if err != nil {
+		kit.Lacking(t, err.Error()+"; run test/install.sh")
 	}
-	const advice = "run test/install.sh"
-	if os.Getenv(requireAllVariable) == "1" {
-		t.Fatalf("%v; %s", err, advice)
-	}
-	t.Skipf("%v; %s", err, advice)
-	return Parts{}
+	return parts
 }
 
 func findParts(kernel Release) (Parts, error) {

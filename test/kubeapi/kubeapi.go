@@ -52,18 +52,16 @@ var shared struct {
 	folder string
 }
 
-// Main runs the tests of a package by run, such as testing.M's Run, and stops
-// their control plane. It returns the exit code.
-func Main(run func() int) int {
-	code := run()
-	if shared.store == nil {
-		return code
+// Main runs the tests of a package, stops their control plane, and ends the process.
+func Main(m *testing.M) {
+	code := m.Run()
+	if shared.store != nil {
+		if err := errors.Join(shared.store.plane.Close(), os.RemoveAll(shared.folder)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
 	}
-	if err := errors.Join(shared.store.plane.Close(), os.RemoveAll(shared.folder)); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+	os.Exit(code)
 }
 
 // New returns a server with an empty cluster, which listens on a free port of

@@ -3,11 +3,12 @@ package kubeapi
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,7 +21,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-func TestMain(m *testing.M) { os.Exit(Main(m.Run)) }
+func TestMain(m *testing.M) { Main(m) }
 
 // bed is a server with a client.
 type bed struct {
@@ -33,18 +34,14 @@ func newBed(t *testing.T) *bed {
 	t.Helper()
 	s := New(t)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: s.URL(), QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return &bed{t, s, client}
 }
 
 // must fails the test for an error.
 func (b *bed) must(err error) {
 	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.Must(b, err)
 }
 
 func service(name, ip string) *corev1.Service {

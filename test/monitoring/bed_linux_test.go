@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,7 +21,6 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
-	"github.com/nearside-dns/nearside/test/namespace"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -41,8 +38,7 @@ const (
 	nodeName   = "node-a"
 )
 
-// TestMain stops the API server.
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // bed is a node with both programs.
 type bed struct {
@@ -202,7 +198,7 @@ func (b *bed) startNodecache(t *testing.T) {
 	if samples, err := b.scrape(nodecache); err != nil {
 		t.Fatal(err)
 	} else if samples.Sum("nearside_kernel_interfaces", "state", "attached") == 0 {
-		namespace.Lacking(t, "a kernel that permits the program for answers in the kernel")
+		kit.Lacking(t, "the kernel does not permit the program for answers in the kernel")
 	}
 }
 
@@ -270,27 +266,7 @@ const patient = 8 * time.Second
 
 // ask sends one query from a namespace, and returns the reply.
 func ask(from *netns.Namespace, network, server, name string, qtype uint16, timeout time.Duration) (*dns.Msg, error) {
-	var socket net.Conn
-	if err := from.Do(func() (err error) {
-		dialer := net.Dialer{Timeout: timeout}
-		socket, err = dialer.Dial(network, netip.AddrPortFrom(netip.MustParseAddr(server), 53).String())
-		return err
-	}); err != nil {
-		return nil, err
-	}
-	connection := &dns.Conn{Conn: socket}
-	reply, err := exchange(connection, new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype), timeout)
-	return reply, errors.Join(err, connection.Close())
-}
-
-func exchange(connection *dns.Conn, query *dns.Msg, timeout time.Duration) (*dns.Msg, error) {
-	if err := connection.SetDeadline(time.Now().Add(timeout)); err != nil {
-		return nil, err
-	}
-	if err := connection.WriteMsg(query); err != nil {
-		return nil, err
-	}
-	return connection.ReadMsg()
+	return from.Exchange(network, net.JoinHostPort(server, "53"), new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype), timeout)
 }
 
 // answered reports whether a name has records, within a second.

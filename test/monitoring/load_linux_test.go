@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -85,18 +84,14 @@ func (l *load) ask(from *netns.Namespace, network, server string, random *rand.R
 		case <-time.After(l.pause):
 		}
 		if connection == nil {
-			_ = from.Do(func() error {
-				dialer := net.Dialer{Timeout: time.Second}
-				socket, err := dialer.Dial(network, netip.AddrPortFrom(netip.MustParseAddr(server), 53).String())
-				if err == nil {
-					connection = &dns.Conn{Conn: socket}
-				}
-				return err
-			})
+			if socket, err := from.Dial(net.Dialer{Timeout: time.Second}, network, net.JoinHostPort(server, "53")); err == nil {
+				connection = &dns.Conn{Conn: socket}
+			}
 			continue
 		}
 		qtype := []uint16{dns.TypeA, dns.TypeAAAA}[random.IntN(2)]
-		if _, err := exchange(connection, new(dns.Msg).SetQuestion(someName(random), qtype), time.Second); err != nil {
+		client := dns.Client{Timeout: time.Second}
+		if _, _, err := client.ExchangeWithConn(new(dns.Msg).SetQuestion(someName(random), qtype), connection); err != nil {
 			_ = connection.Close()
 			connection = nil
 		}

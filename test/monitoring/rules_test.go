@@ -71,14 +71,8 @@ func alerts(t *testing.T) (all []rule) {
 // promtool runs promtool, and skips the test without it.
 func promtool(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	path, err := exec.LookPath("promtool")
-	if err != nil {
-		if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-			t.Fatalf("%v: run test/install.sh", err)
-		}
-		t.Skipf("%v: run test/install.sh", err)
-	}
-	out, err := exec.Command(path, args...).CombinedOutput()
+	kit.Require(t, "promtool")
+	out, err := exec.Command("promtool", args...).CombinedOutput()
 	return string(out), err
 }
 

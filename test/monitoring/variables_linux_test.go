@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/monitoring/picture"
 )
@@ -16,9 +18,7 @@ import (
 // without clusterdns.
 func TestVariables(t *testing.T) {
 	d, err := picture.Read(dashboards[nodecache])
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	pages := map[string]exported{}
 	for program, args := range map[string][]string{nodecache: {"-metrics-listen-address="}, clusterdns: nil} {
 		metrics := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))

@@ -3,10 +3,10 @@
 package multicluster
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,11 +38,8 @@ const (
 
 // TestMain sets the environment of the programs.
 func TestMain(m *testing.M) {
-	for name, value := range map[string]string{clusterVariable: clusterHost, "NODE_NAME": "", "NODE_ZONE": ""} {
-		if err := os.Setenv(name, value); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(2)
-		}
+	if err := errors.Join(os.Setenv(clusterVariable, clusterHost), os.Setenv("NODE_NAME", ""), os.Setenv("NODE_ZONE", "")); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }
@@ -69,12 +66,7 @@ type cluster struct {
 // start starts two clusters, without the tests' objects and without the definitions of their kinds.
 func start(t *testing.T) *clusterset {
 	t.Helper()
-	if _, err := exec.LookPath("dig"); err != nil {
-		if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-			t.Fatal("dig is not installed; run test/install.sh")
-		}
-		t.Skip("dig is not installed; run test/install.sh")
-	}
+	kit.Require(t, "dig")
 	return &clusterset{west: startCluster(t, "west", 1), east: startCluster(t, "east.prod", 2)}
 }
 
@@ -83,9 +75,7 @@ func startCluster(t *testing.T, id string, subnet int) *cluster {
 	c := &cluster{ControlPlane: controlplane.Start(t), id: id, subnet: subnet, version: serviceImports.Version}
 	c.client = c.Client()
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	config.QPS = -1 // no limit
 	if c.objects, err = dynamic.NewForConfig(config); err != nil {
 		t.Fatal(err)

@@ -121,15 +121,15 @@ func wantGlue(a asking, name string, all []string) error {
 		return err
 	}
 	targets, glue := map[string]bool{}, []string{}
-	for _, rr := range replies[0].answer {
-		fields := strings.Fields(rr.data)
+	for _, rr := range replies[0].Answer {
+		fields := strings.Fields(rr.Data)
 		targets[fields[len(fields)-1]] = true
 	}
-	for _, rr := range replies[0].additional {
-		if !targets[rr.owner] {
+	for _, rr := range replies[0].Additional {
+		if !targets[rr.Owner] {
 			err = errors.Join(err, fmt.Errorf("%v: %s SRV: the further record %v is of no target", a, name, rr))
 		}
-		glue = append(glue, rr.data)
+		glue = append(glue, rr.Data)
 	}
 	slices.Sort(glue)
 	slices.Sort(all)

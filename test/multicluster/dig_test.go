@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -23,14 +22,8 @@ const bounded = 60 * time.Second
 // question is a question for dig.
 type question struct{ name, qtype string }
 
-// record is a record of a reply.
-type record struct{ owner, ttl, rtype, data string }
-
-// reply is dig's output of a reply, without OPT.
-type reply struct {
-	status                        string
-	answer, authority, additional []record
-}
+// reply is dig's output of a reply.
+type reply kit.DigReply
 
 // asking is the destination of queries, an address and port, with options of dig.
 type asking struct {
@@ -79,69 +72,41 @@ func (a asking) ask(questions ...question) ([]reply, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w: %s", a, err, out)
 	}
-	parts := strings.Split(string(out), ";; ->>HEADER<<- ")[1:]
-	if len(parts) != len(questions) {
-		return nil, fmt.Errorf("%v: %d replies to %d questions:\n%s", a, len(parts), len(questions), out)
+	var replies []reply
+	for _, r := range kit.ParseDig(string(out)) {
+		replies = append(replies, reply(r))
 	}
-	replies := make([]reply, len(parts))
-	for i, p := range parts {
-		replies[i] = parse(p)
+	if len(replies) != len(questions) {
+		return nil, fmt.Errorf("%v: %d replies to %d questions:\n%s", a, len(replies), len(questions), out)
 	}
 	return replies, nil
-}
-
-var statusOf = regexp.MustCompile(`status: ([A-Z]+),`)
-
-// parse parses dig's output of one reply, from the header on.
-func parse(text string) (r reply) {
-	if m := statusOf.FindStringSubmatch(text); m != nil {
-		r.status = m[1]
-	}
-	section := &[]record{} // a section that is ignored
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		fields := strings.Fields(line)
-		switch {
-		case line == "":
-			section = &[]record{}
-		case line == ";; ANSWER SECTION:":
-			section = &r.answer
-		case line == ";; AUTHORITY SECTION:":
-			section = &r.authority
-		case line == ";; ADDITIONAL SECTION:":
-			section = &r.additional
-		case line[0] != ';' && len(fields) > 4:
-			*section = append(*section, record{fields[0], fields[1], fields[3], strings.Join(fields[4:], " ")})
-		}
-	}
-	return r
 }
 
 // String returns the data of the answer, sorted; of SRV the port and the target alone. Without an answer it is NODATA or
 // the code: a negative reply must have an SOA record (RFC 2308 section 3).
 func (r reply) String() string {
-	if len(r.answer) == 0 {
-		negative := r.status == "NOERROR" || r.status == "NXDOMAIN"
-		switch soa := len(r.authority) == 1 && r.authority[0].rtype == "SOA"; {
+	if len(r.Answer) == 0 {
+		negative := r.Status == "NOERROR" || r.Status == "NXDOMAIN"
+		switch soa := len(r.Authority) == 1 && r.Authority[0].Type == "SOA"; {
 		case negative && !soa:
-			return r.status + " without SOA"
-		case r.status == "NOERROR":
+			return r.Status + " without SOA"
+		case r.Status == "NOERROR":
 			return "NODATA"
 		}
-		return r.status
+		return r.Status
 	}
 	var all []string
-	for _, rr := range r.answer {
-		data := rr.data
-		if rr.rtype == "SRV" {
+	for _, rr := range r.Answer {
+		data := rr.Data
+		if rr.Type == "SRV" {
 			data = strings.Join(strings.Fields(data)[2:], " ")
 		}
 		all = append(all, data)
 	}
 	slices.Sort(all)
 	text := strings.Join(all, ", ")
-	if r.status != "NOERROR" {
-		text = r.status + " " + text
+	if r.Status != "NOERROR" {
+		text = r.Status + " " + text
 	}
 	return text
 }

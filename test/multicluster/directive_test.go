@@ -36,7 +36,7 @@ func testDirective(t *testing.T, cs *clusterset, s *server) {
 		kit.Must(t, err)
 		for i, q := range questions {
 			g, w := timeless(got[i]), timeless(want[i])
-			if g.status != w.status || !slices.Equal(g.answer, w.answer) || !slices.Equal(g.authority, w.authority) || !slices.Equal(g.additional, w.additional) {
+			if g.Status != w.Status || !slices.Equal(g.Answer, w.Answer) || !slices.Equal(g.Authority, w.Authority) || !slices.Equal(g.Additional, w.Additional) {
 				t.Errorf("%s %s %s: got\n%v, want\n%v", q.name, q.qtype, option, g, w)
 			}
 		}
@@ -45,14 +45,16 @@ func testDirective(t *testing.T, cs *clusterset, s *server) {
 
 // timeless is a reply with its records in one order, and without the fields of an SOA record that depend on the time.
 func timeless(r reply) reply {
-	for _, section := range []*[]record{&r.answer, &r.authority, &r.additional} {
+	for _, section := range []*[]kit.DigRecord{&r.Answer, &r.Authority, &r.Additional} {
 		*section = slices.Clone(*section)
 		for i := range *section {
-			if rr := &(*section)[i]; rr.rtype == "SOA" {
-				rr.data = ""
+			if rr := &(*section)[i]; rr.Type == "SOA" {
+				rr.Data = ""
 			}
 		}
-		slices.SortFunc(*section, func(a, b record) int { return slices.Compare([]string{a.owner, a.data}, []string{b.owner, b.data}) })
+		slices.SortFunc(*section, func(a, b kit.DigRecord) int {
+			return slices.Compare([]string{a.Owner, a.Data}, []string{b.Owner, b.Data})
+		})
 	}
 	return r
 }

@@ -188,9 +188,7 @@ func follow(t *testing.T, sub subject, servers []asking) (took []time.Duration) 
 			kit.Succeeds(t, bounded, fmt.Sprint("version ", version), func() error {
 				return a.check(wish{sub.name, dns.TypeToString[sub.qtype], sub.answer(version)})
 			})
-			if err := all[i].seen(1, sub.answer(version)); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, all[i].seen(1, sub.answer(version)))
 		}
 		took = append(took, time.Since(begin))
 		if t.Failed() {

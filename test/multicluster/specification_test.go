@@ -5,6 +5,8 @@ package multicluster
 import (
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -101,9 +103,7 @@ func testPointers(t *testing.T, cs *clusterset) {
 	var all []wish
 	for ip, name := range names {
 		reverse, err := dns.ReverseAddr(ip)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		all = append(all, wish{reverse, "PTR", name})
 	}
 	w.main.at("").want(t, all...)

@@ -157,9 +157,7 @@ func (s suiteCheck) create(t *testing.T, r *trial) {
 		_, serr := c.client.AppsV1().Deployments(r.namespace).Create(r, set, metav1.CreateOptions{})
 		err = errors.Join(err, serr)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	export := &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: "hello"}}
 	c.apply(t, serviceExports, mcsv1beta1.ServiceExportKindName, export)
 	t.Cleanup(func() {

@@ -127,15 +127,9 @@ func (c *cluster) startPods(t *testing.T) *netns.Namespace {
 	n.Run(t, "ip", "addr", "add", clusterIPOfDNS+"/32", "dev", "lo")
 	n.Forward(t, strings.TrimPrefix(c.URL(), "https://"))
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, controlplane.RequireBinary(t, "kube-controller-manager"),
+	kit.Start(t, exec.Command(controlplane.RequireBinary(t, "kube-controller-manager"),
 		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false", "--secure-port=0",
-		"--controllers=deployment-controller,replicaset-controller,statefulset-controller,endpointslice-controller")
-	var output daemon.Output
-	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := cmd.Start(); err != nil {
-		cancel()
-		t.Fatal(err)
-	}
+		"--controllers=deployment-controller,replicaset-controller,statefulset-controller,endpointslice-controller"))
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeOfPods}}
 	if _, err := c.client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -144,11 +138,8 @@ func (c *cluster) startPods(t *testing.T) *netns.Namespace {
 	go func() { done <- c.runPods(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		_ = cmd.Wait() // it was killed
-		err := <-done
-		if t.Failed() {
-			text := output.String()
-			t.Logf("the pods of %s: %v; the end of the output of its controllers:\n%s", c.id, err, text[max(0, len(text)-8<<10):])
+		if err := <-done; t.Failed() {
+			t.Logf("the pods of %s: %v", c.id, err)
 		}
 	})
 	return n

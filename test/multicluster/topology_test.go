@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -228,9 +230,7 @@ func testTopology(t *testing.T, cs *clusterset, s *server) {
 			view{byProperty, "", "", sees{"near": "34", "close": "34", "node": "34", "local": "34", "keys": "34", "auto": "8", "hinted": "0", "mixed": "6", "away": "4", "plain": "34"}}))
 	})
 	t.Run("ID gone", func(t *testing.T) {
-		if err := w.objects.Resource(clusterProperties).Delete(t.Context(), "cluster.clusterset.k8s.io", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, w.objects.Resource(clusterProperties).Delete(t.Context(), "cluster.clusterset.k8s.io", metav1.DeleteOptions{}))
 		w.wantViews(t, s, []view{{byProperty, "", "", everything()}})
 	})
 	t.Run("none of the cluster left", func(t *testing.T) {

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // namePrefix is the prefix of the names of all namespaces of this package; the process ID of the test follows.
@@ -92,9 +94,7 @@ func (b *Bed) join(t testing.TB, n *Namespace, v4, v6 netip.Addr) {
 func removeLeftovers(t testing.TB) {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(pinned, namePrefix+"*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, path := range all {
 		name := filepath.Base(path)
 		text, _, _ := strings.Cut(strings.TrimPrefix(name, namePrefix), "-")

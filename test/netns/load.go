@@ -3,7 +3,6 @@
 package netns
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -24,50 +23,24 @@ func (n *Namespace) Ask(network string, server netip.Addr, name string, timeout 
 
 // AskFrom is Ask from a local address with a port; nil is a new port.
 func (n *Namespace) AskFrom(local net.Addr, network string, server netip.Addr, name string, timeout time.Duration) ([]string, error) {
-	end := time.Now().Add(timeout)
-	var socket net.Conn
-	if err := n.Do(func() (err error) {
-		dialer := net.Dialer{Deadline: end, LocalAddr: local}
-		socket, err = dialer.Dial(network, netip.AddrPortFrom(server, 53).String())
-		return err
-	}); err != nil {
-		return nil, fmt.Errorf("query to %v: %w", server, err)
-	}
-	record, err := exchange(socket, name, end)
-	if err := errors.Join(err, socket.Close()); err != nil {
-		return nil, fmt.Errorf("query to %v: %w", server, err)
-	}
-	return record, nil
-}
-
-// exchange sends a query on a connection and ignores replies to other queries.
-func exchange(socket net.Conn, name string, end time.Time) ([]string, error) {
 	query := new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeTXT)
-	connection := &dns.Conn{Conn: socket}
-	if err := connection.SetDeadline(end); err != nil {
-		return nil, err
+	dialer := net.Dialer{Timeout: timeout, LocalAddr: local}
+	reply, err := n.exchange(dialer, network, netip.AddrPortFrom(server, 53).String(), query)
+	if err != nil {
+		return nil, fmt.Errorf("query to %v: %w", server, err)
 	}
-	if err := connection.WriteMsg(query); err != nil {
-		return nil, err
+	if len(reply.Question) != 1 || reply.Question[0].Name != query.Question[0].Name {
+		return nil, fmt.Errorf("query to %v: reply to another query", server)
 	}
-	for {
-		reply, err := connection.ReadMsg()
-		if err != nil {
-			return nil, err
-		}
-		if reply.Id != query.Id || len(reply.Question) != 1 || reply.Question[0].Name != query.Question[0].Name {
-			continue
-		}
-		if reply.Rcode != dns.RcodeSuccess {
-			return nil, errors.New(dns.RcodeToString[reply.Rcode])
-		}
-		for _, r := range reply.Answer {
-			if txt, ok := r.(*dns.TXT); ok {
-				return txt.Txt, nil
-			}
-		}
-		return nil, errors.New("no TXT record")
+	if reply.Rcode != dns.RcodeSuccess {
+		return nil, fmt.Errorf("query to %v: %s", server, dns.RcodeToString[reply.Rcode])
 	}
+	for _, r := range reply.Answer {
+		if txt, ok := r.(*dns.TXT); ok {
+			return txt.Txt, nil
+		}
+	}
+	return nil, fmt.Errorf("query to %v: no TXT record", server)
 }
 
 // Load is a stream of queries for TXT records at a steady rate, without retries. Every query has another name and another

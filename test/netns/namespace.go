@@ -59,6 +59,24 @@ func (n *Namespace) Try(program string, args ...string) (string, error) {
 	return string(out), nil
 }
 
+// Process is a program that runs in a namespace.
+type Process = kit.Process
+
+// Start starts a program in the namespace, see kit.Start.
+func (n *Namespace) Start(t testing.TB, program string, args ...string) *Process {
+	t.Helper()
+	return n.StartWith(t, nil, program, args...)
+}
+
+// StartWith is Start, with variables ("NAME=value") added to the environment.
+func (n *Namespace) StartWith(t testing.TB, environment []string, program string, args ...string) *Process {
+	t.Helper()
+	// ip executes the program, so that signals and the process ID are the program's.
+	cmd := exec.Command("ip", append([]string{"netns", "exec", n.Name, program}, args...)...)
+	cmd.Env = append(os.Environ(), environment...)
+	return kit.Start(t, cmd)
+}
+
 // ip runs lines of "ip -batch".
 func (n *Namespace) ip(t testing.TB, lines ...string) {
 	t.Helper()

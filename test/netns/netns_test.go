@@ -100,9 +100,7 @@ func TestLeftovers(t *testing.T) {
 	ended := exec.Command("true")
 	kit.Must(t, ended.Run())
 	left := fmt.Sprintf("%s%d-1-node", namePrefix, ended.Process.Pid)
-	if out, err := exec.Command("ip", "netns", "add", left).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	kit.Output(t, exec.Command("ip", "netns", "add", left))
 	t.Run("removed", func(t *testing.T) {
 		New(t)
 		if _, err := os.Stat(filepath.Join(pinned, left)); !errors.Is(err, os.ErrNotExist) {

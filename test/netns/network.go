@@ -4,6 +4,7 @@ package netns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,6 +13,10 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // requestTimeout bounds the time of a request of Client.
@@ -29,9 +34,7 @@ func Add(t testing.TB, role string) *Namespace {
 func add(t testing.TB, name string) *Namespace {
 	t.Helper()
 	n := &Namespace{Name: name}
-	if out, err := exec.Command("ip", "netns", "add", n.Name).CombinedOutput(); err != nil {
-		t.Fatalf("ip netns add %s: %v\n%s", n.Name, err, out)
-	}
+	kit.Output(t, exec.Command("ip", "netns", "add", n.Name))
 	t.Cleanup(func() {
 		if err := remove(n.Name); err != nil {
 			t.Error(err)
@@ -72,14 +75,41 @@ func (n *Namespace) Join(t testing.TB, router *Namespace, device string, address
 	}
 }
 
+// DialContext connects to an address from the namespace.
+func (n *Namespace) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
+	err = n.Do(func() error {
+		c, err = new(net.Dialer).DialContext(ctx, network, address)
+		return err
+	})
+	return c, err
+}
+
+// Dial is DialContext with a dialer's options.
+func (n *Namespace) Dial(d net.Dialer, network, address string) (c net.Conn, err error) {
+	err = n.Do(func() error {
+		c, err = d.Dial(network, address)
+		return err
+	})
+	return c, err
+}
+
+// Exchange sends a query and returns the reply, without retries.
+func (n *Namespace) Exchange(network, address string, query *dns.Msg, timeout time.Duration) (*dns.Msg, error) {
+	return n.exchange(net.Dialer{Timeout: timeout}, network, address, query)
+}
+
+func (n *Namespace) exchange(d net.Dialer, network, address string, query *dns.Msg) (*dns.Msg, error) {
+	end := time.Now().Add(d.Timeout)
+	c, err := n.Dial(d, network, address)
+	if err != nil {
+		return nil, err
+	}
+	client := dns.Client{Timeout: time.Until(end)}
+	reply, _, err := client.ExchangeWithConn(query, &dns.Conn{Conn: c})
+	return reply, errors.Join(err, c.Close())
+}
+
 // Client returns an HTTP client with connections from the namespace.
 func (n *Namespace) Client() *http.Client {
-	dial := func(ctx context.Context, network, address string) (c net.Conn, err error) {
-		err = n.Do(func() error {
-			c, err = new(net.Dialer).DialContext(ctx, network, address)
-			return err
-		})
-		return c, err
-	}
-	return &http.Client{Timeout: requestTimeout, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	return &http.Client{Timeout: requestTimeout, Transport: &http.Transport{DialContext: n.DialContext, DisableKeepAlives: true}}
 }

@@ -179,9 +179,7 @@ func TestOwnPort(t *testing.T) {
 	n := newNode(t)
 	path := filepath.Join(t.TempDir(), "Corefile")
 	text := strings.Replace(n.withFallback("local").text(), ".:53", ".:1053", 1)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	n.Node.Start(t, program(t), "-conf", path)
 	kit.Succeeds(t, startTimeout, "the lease", func() error { return n.leased(local4) })
 	if out := n.Pod[0].Dig(t, "+short", "-p", "1053", "@"+local4.String(), "x.test", "TXT"); !strings.Contains(out, "local") {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // link is an interface in the output of "ip -json addr".
@@ -29,9 +31,7 @@ type link struct {
 func (n *node) links(t *testing.T) (found []link) {
 	t.Helper()
 	var all []link
-	if err := json.Unmarshal([]byte(n.Node.Run(t, "ip", "-json", "-details", "addr", "show")), &all); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, json.Unmarshal([]byte(n.Node.Run(t, "ip", "-json", "-details", "addr", "show")), &all))
 	for _, l := range all {
 		if l.Name == device {
 			found = append(found, l)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,9 +53,7 @@ func makeObjects(t *testing.T, client kubernetes.Interface, bed *netns.Bed) {
 	ctx := t.Context()
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
 	made, err := client.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, a := range []netip.Addr{bed.Node.IPv4, bed.Node.IPv6} {
 		made.Status.Addresses = append(made.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}

@@ -102,14 +102,9 @@ func (n *node) flood(t *testing.T) func() {
 	t.Helper()
 	var sockets []net.Conn
 	for _, a := range both {
-		err := n.Pod[1].Do(func() error {
-			c, err := net.Dial("udp", netip.AddrPortFrom(a, 53).String())
-			sockets = append(sockets, c)
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, err := n.Pod[1].Dial(net.Dialer{}, "udp", netip.AddrPortFrom(a, 53).String())
+		kit.Must(t, err)
+		sockets = append(sockets, c)
 	}
 	t.Cleanup(func() {
 		for _, c := range sockets {

@@ -103,13 +103,12 @@ func TestManifest(t *testing.T) {
 	netns.Require(t, "ip", "unshare", "mount", "setpriv", "nft")
 	kubectl := controlplane.RequireBinary(t, "kubectl")
 	cluster := controlplane.Start(t)
-	text, err := os.ReadFile(manifest)
-	kit.Must(t, err)
+	text := kit.Read(t, manifest)
 	for _, i := range installations {
 		t.Run(i.name, func(t *testing.T) {
 			n := &node{Bed: netns.New(t), installation: i, etc: t.TempDir()}
 			file := filepath.Join(t.TempDir(), "nodelocaldns.yaml")
-			kit.Must(t, os.WriteFile(file, []byte(i.filled(t, string(text))), 0o600))
+			kit.Must(t, os.WriteFile(file, []byte(i.filled(t, text)), 0o600))
 			n.service(t, cluster, "kube-dns")
 			n.create(t, cluster, kubectl, file)
 			n.environment(t, cluster)

@@ -34,11 +34,8 @@ func (q querier) send(name, qtype string) (*dns.Msg, error) {
 	if q.timeout == 0 {
 		q.timeout = maxWait
 	}
-	var socket net.Conn
-	if err := q.from.Do(func() (err error) {
-		socket, err = q.dial()
-		return err
-	}); err != nil {
+	socket, err := q.dial()
+	if err != nil {
 		return nil, err
 	}
 	c := &dns.Conn{Conn: socket, UDPSize: 1232}
@@ -57,7 +54,7 @@ func (q querier) dial() (net.Conn, error) {
 	} else if source != nil {
 		dialer.LocalAddr = &net.TCPAddr{IP: source}
 	}
-	return dialer.Dial(q.network, net.JoinHostPort(q.server, "53"))
+	return q.from.Dial(dialer, q.network, net.JoinHostPort(q.server, "53"))
 }
 
 // exchange sends a query and returns the reply. It fails if that is for another query or has the option of a search list.

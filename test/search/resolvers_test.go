@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -56,9 +57,7 @@ func resolvers(t *testing.T) []resolver {
 		path := filepath.Join(folder, name)
 		cmd := exec.Command(program, append(args[:len(args)-1:len(args)-1], "-o", path, args[len(args)-1])...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", name, err, out)
-		}
+		kit.Output(t, cmd)
 		return path
 	}
 	glibc := build("glibc", "gcc", "-O1", "testdata/lookup.c")
@@ -141,19 +140,22 @@ func parseDig(out string, err error) (o outcome, _ error) {
 	if err != nil {
 		return o, err
 	}
+	replies := kit.ParseDig(out)
+	if len(replies) != 1 {
+		return o, fmt.Errorf("unexpected output of dig:\n%s", out)
+	}
 	var all []string
-	for line := range strings.Lines(out) {
-		fields := strings.Fields(line)
-		if len(fields) == 5 && (fields[3] == "A" || fields[3] == "AAAA") && fields[0][0] != ';' {
-			all, o.canonical = append(all, fields[4]), strings.TrimSuffix(fields[0], ".")
+	for _, rr := range replies[0].Answer {
+		if rr.Type == "A" || rr.Type == "AAAA" {
+			all, o.canonical = append(all, rr.Data), strings.TrimSuffix(rr.Owner, ".")
 		}
 	}
 	o.addresses = sorted(all)
-	switch {
+	switch status := replies[0].Status; {
 	case len(all) > 0:
-	case strings.Contains(out, "status: NOERROR") || strings.Contains(out, "status: NXDOMAIN"):
+	case status == "NOERROR" || status == "NXDOMAIN":
 		o.failure = "none"
-	case strings.Contains(out, "status: SERVFAIL"):
+	case status == "SERVFAIL":
 		o.failure = "again"
 	default:
 		return o, fmt.Errorf("unexpected output of dig:\n%s", out)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/netns"
@@ -60,15 +62,13 @@ func (p *tap) listen(t *testing.T) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.in.Do(func() (err error) {
+	kit.Must(t, p.in.Do(func() (err error) {
 		if p.listener, err = net.Listen("tcp", p.address); err != nil {
 			return err
 		}
 		p.packets, err = net.ListenPacket("udp", p.address)
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	listener, packets := p.listener, p.packets
 	p.running.Go(func() { p.accept(listener) })
 	p.running.Go(func() { p.datagrams(packets) })
@@ -111,11 +111,7 @@ func (p *tap) record(network string, packed []byte) state {
 
 // dial opens a connection to the server.
 func (p *tap) dial(network string) (c net.Conn, err error) {
-	err = p.in.Do(func() error {
-		c, err = net.DialTimeout(network, p.server, maxWait)
-		return err
-	})
-	return c, err
+	return p.in.Dial(net.Dialer{Timeout: maxWait}, network, p.server)
 }
 
 func (p *tap) datagrams(packets net.PacketConn) {

@@ -4,10 +4,10 @@ package topology
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -15,10 +15,7 @@ import (
 type question struct{ name, qtype string }
 
 // reply is a reply as dig prints it.
-type reply struct {
-	status                        string
-	answer, authority, additional []string // records without OPT: owner, TTL, class, type, data
-}
+type reply kit.DigReply
 
 // querier sends queries from a namespace to a server, by dig.
 type querier struct {
@@ -58,70 +55,43 @@ func (q querier) send(questions ...question) ([]reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts := strings.Split(out, ";; ->>HEADER<<- ")[1:]
-	if len(parts) != len(questions) {
-		return nil, fmt.Errorf("%v: %d replies to %d questions:\n%s", q, len(parts), len(questions), out)
+	if strings.Contains(out, "OPT=65313") {
+		return nil, fmt.Errorf("%v: the reply has the option 65313:\n%s", q, out)
 	}
-	replies := make([]reply, len(parts))
-	for i, p := range parts {
-		if strings.Contains(p, "OPT=65313") {
-			return nil, fmt.Errorf("%v: the reply has the option 65313:\n%s", q, p)
-		}
-		replies[i] = parse(p)
+	var replies []reply
+	for _, r := range kit.ParseDig(out) {
+		replies = append(replies, reply(r))
+	}
+	if len(replies) != len(questions) {
+		return nil, fmt.Errorf("%v: %d replies to %d questions:\n%s", q, len(replies), len(questions), out)
 	}
 	return replies, nil
-}
-
-var statusOf = regexp.MustCompile(`status: ([A-Z]+),`)
-
-// parse parses one reply in the output of dig, from the header on.
-func parse(text string) (r reply) {
-	if m := statusOf.FindStringSubmatch(text); m != nil {
-		r.status = m[1]
-	}
-	section := &[]string{} // a section that is ignored
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		switch {
-		case line == "":
-			section = &[]string{}
-		case line == ";; ANSWER SECTION:":
-			section = &r.answer
-		case line == ";; AUTHORITY SECTION:":
-			section = &r.authority
-		case line == ";; ADDITIONAL SECTION:":
-			section = &r.additional
-		case line[0] != ';':
-			*section = append(*section, line)
-		}
-	}
-	return r
 }
 
 // String returns the addresses or SRV targets of the answer section, sorted, and after a bar the addresses of the additional
 // section. Without an answer, it returns the status.
 func (r reply) String() string {
-	if len(r.answer) == 0 {
-		soa := slices.ContainsFunc(r.authority, func(record string) bool { return strings.Contains(record, "\tSOA\t") })
-		if r.status == "NOERROR" && soa {
+	if len(r.Answer) == 0 {
+		soa := slices.ContainsFunc(r.Authority, func(rr kit.DigRecord) bool { return rr.Type == "SOA" })
+		if r.Status == "NOERROR" && soa {
 			return "NODATA"
 		}
-		return r.status
+		return r.Status
 	}
-	text := data(r.answer)
-	if r.status != "NOERROR" {
-		text = r.status + " " + text
+	text := data(r.Answer)
+	if r.Status != "NOERROR" {
+		text = r.Status + " " + text
 	}
-	if len(r.additional) > 0 {
-		text += " | " + data(r.additional)
+	if len(r.Additional) > 0 {
+		text += " | " + data(r.Additional)
 	}
 	return text
 }
 
-func data(records []string) string {
+func data(records []kit.DigRecord) string {
 	var all []string
-	for _, record := range records {
-		fields := strings.Fields(record)
+	for _, rr := range records {
+		fields := strings.Fields(rr.Data)
 		all = append(all, fields[len(fields)-1])
 	}
 	slices.Sort(all)

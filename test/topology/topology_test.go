@@ -107,9 +107,7 @@ func testAnswers(t *testing.T, c *cluster) {
 func (s *clusterServer) counts(t *testing.T) map[string]int {
 	t.Helper()
 	page, err := get(s.from, "http://"+s.address+":9153/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	all := map[string]int{}
 	for _, label := range []string{"option", "endpoint", "pod_cidr", "pod", "node_address", "unknown_node", "unknown_address", "untrusted_option", "malformed_option"} {
 		all[label] = sum(t, page, `nearside_kubernetes_topology_answers_total{caller="`+label+`"} `)

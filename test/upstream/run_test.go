@@ -81,9 +81,7 @@ func compile(t *testing.T, root, folder string) suite {
 	s.binary = filepath.Join(s.path, "upstream.test")
 	c := exec.Command("go", "test", "-c", "-vet=off", "-trimpath", "-o", s.binary, "./"+folder)
 	c.Dir, c.Env = root, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("compile %s: %v\n%s", folder, err, out)
-	}
+	kit.Output(t, c)
 	c = exec.Command(s.binary, "-test.list", ".")
 	c.Dir = s.path
 	out, err := c.Output()

@@ -14,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kit"
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 const (
@@ -42,7 +42,7 @@ func TestUpstream(t *testing.T) {
 	for _, f := range folders {
 		suites = append(suites, compile(t, root, f.path))
 	}
-	namespace.Enter(t)
+	netns.Enter(t)
 	resolve(t, programs)
 	all := run(t, suites, programs, mode)
 	explained, problems := judge(all, reasons, mode == everything)

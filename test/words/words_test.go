@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"testing/fstest"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestCheck has forbidden wording in each kind of file and place that is checked, and in those that are not.
@@ -44,9 +46,7 @@ func isTold(of int) (came, limit int) {
 		"plugin/a/other/file.txt": {Data: []byte("nobody\n")},
 	}
 	found, err := check(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var got []string
 	for _, f := range found {
 		got = append(got, fmt.Sprintf("%s:%d %s", f.file, f.line, f.text))

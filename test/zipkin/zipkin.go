@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // Span is a span as it is sent.
@@ -58,9 +60,7 @@ func New(t testing.TB) *Collector {
 func NewAt(t testing.TB, address string) *Collector {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	c := &Collector{changed: make(chan struct{}), status: http.StatusAccepted}
 	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: c, ReadHeaderTimeout: patience}}
 	server.Start()

@@ -16,9 +16,7 @@ var lacking = []string{"azure", "clouddns", "etcd", "geoip", "nomad", "route53"}
 // TestDirectives compares the directives with those of CoreDNS, in their order.
 func TestDirectives(t *testing.T) {
 	folder, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/coredns/coredns").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	text := kit.Read(t, filepath.Join(strings.TrimSpace(string(folder)), "plugin.cfg"))
 	var want []string
 	for line := range strings.Lines(text) {

@@ -21,7 +21,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 	"github.com/nearside-dns/nearside/test/kit"
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 var (
@@ -96,9 +96,7 @@ func TestRefuse(t *testing.T) {
 			kit.Must(t, os.Mkdir(filepath.Join(root, "7/fd"), 0o755))
 			kit.Must(t, os.Symlink("socket:[101]", filepath.Join(root, "7/fd/3")))
 			fs, err := proc.Open(root)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			n := &node{proc: fs, instances: func(iface string) (int, error) { return c.instances[iface], nil }}
 			err = n.refuse(c.options, c.leftovers)
 			if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -112,9 +110,7 @@ func TestRefuse(t *testing.T) {
 func host(t *testing.T) proc.FS {
 	t.Helper()
 	fs, err := proc.Open("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return fs
 }
 
@@ -141,8 +137,8 @@ func cleanup(t *testing.T, code int, args ...string) (output, errors string) {
 // ruleset is what nftables, iptables and the interfaces hold.
 func ruleset(t *testing.T) string {
 	t.Helper()
-	return namespace.Run(t, "nft", "-s", "list", "ruleset") + namespace.Run(t, "ip", "address") +
-		namespace.Run(t, "iptables-legacy", "-t", "raw", "-S") + namespace.Run(t, "ip6tables-legacy", "-t", "filter", "-S")
+	return netns.Run(t, "nft", "-s", "list", "ruleset") + netns.Run(t, "ip", "address") +
+		netns.Run(t, "iptables-legacy", "-t", "raw", "-S") + netns.Run(t, "ip6tables-legacy", "-t", "filter", "-S")
 }
 
 // leave makes what nodecache and node-local-dns leave when they are killed.
@@ -156,27 +152,27 @@ func leave(t *testing.T) {
 	kit.Must(t, rules.NewNFTables(config).Apply())
 	iptables, err := rules.NewIPTables(config)
 	if err != nil {
-		namespace.Lacking(t, "iptables: "+err.Error())
+		kit.Lacking(t, "iptables: "+err.Error())
 	}
 	kit.Must(t, iptables.Apply())
 	old := func(program, table, chain string, address netip.Addr, target, comment string) {
-		namespace.Run(t, program, "-t", table, "-A", chain, "-p", "tcp", "-d", address.String(), "--dport", "53", "-j", target, "-m", "comment", "--comment", "NodeLocal DNS Cache: "+comment)
+		netns.Run(t, program, "-t", table, "-A", chain, "-p", "tcp", "-d", address.String(), "--dport", "53", "-j", target, "-m", "comment", "--comment", "NodeLocal DNS Cache: "+comment)
 	}
 	old("iptables-legacy", "raw", "PREROUTING", four, "NOTRACK", "skip conntrack")
 	old("ip6tables-legacy", "filter", "INPUT", six, "ACCEPT", "allow DNS traffic")
 }
 
 func TestNamespaceLeftovers(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	// Rules and tables of other programs stay.
-	namespace.Run(t, "iptables-nft", "-t", "raw", "-A", "PREROUTING", "-d", "192.0.2.1", "-j", "NOTRACK")
-	namespace.Run(t, "iptables-legacy", "-t", "raw", "-A", "PREROUTING", "-d", "192.0.2.1", "-j", "NOTRACK")
-	namespace.Run(t, "nft", "add table inet nearside; add table ip nearside-nodelocaldns")
+	netns.Run(t, "iptables-nft", "-t", "raw", "-A", "PREROUTING", "-d", "192.0.2.1", "-j", "NOTRACK")
+	netns.Run(t, "iptables-legacy", "-t", "raw", "-A", "PREROUTING", "-d", "192.0.2.1", "-j", "NOTRACK")
+	netns.Run(t, "nft", "add table inet nearside; add table ip nearside-nodelocaldns")
 	for _, program := range []string{"iptables-nft", "ip6tables-nft"} { // empty chains, as after a removal
 		for _, place := range [][2]string{{"raw", "PREROUTING"}, {"raw", "OUTPUT"}, {"filter", "INPUT"}, {"filter", "OUTPUT"}} {
-			namespace.Run(t, program, "-t", place[0], "-P", place[1], "ACCEPT")
+			netns.Run(t, program, "-t", place[0], "-P", place[1], "ACCEPT")
 		}
 	}
 	if out, _ := cleanup(t, 0); out != "nothing to remove\n" {
@@ -220,10 +216,10 @@ func TestNamespaceLeftovers(t *testing.T) {
 // TestNamespacePair removes the devices of nodecache's queries to itself, also without the interface, and no device of
 // another kind.
 func TestNamespacePair(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
-	namespace.Run(t, "ip", "link", "add", "nodelocaldns-q0", "type", "veth", "peer", "name", "nodelocaldns-q1")
+	netns.Run(t, "ip", "link", "add", "nodelocaldns-q0", "type", "veth", "peer", "name", "nodelocaldns-q1")
 	const want = "interfaces nodelocaldns-q0 and nodelocaldns-q1 (veth)\n"
 	if printed, _ := cleanup(t, 0, "-dry-run"); printed != "would remove "+want {
 		t.Errorf("dry run printed %q", printed)
@@ -231,17 +227,17 @@ func TestNamespacePair(t *testing.T) {
 	if printed, _ := cleanup(t, 0); printed != "removed "+want {
 		t.Errorf("printed %q", printed)
 	}
-	namespace.Run(t, "ip", "link", "add", "nodelocaldns-q1", "type", "bridge")
+	netns.Run(t, "ip", "link", "add", "nodelocaldns-q1", "type", "bridge")
 	if printed, _ := cleanup(t, 0); printed != "nothing to remove\n" {
 		t.Errorf("printed %q, and nodecache does not make bridges of this name", printed)
 	}
-	if left := namespace.Run(t, "ip", "-brief", "link"); strings.Contains(left, "q0") || !strings.Contains(left, "q1") {
+	if left := netns.Run(t, "ip", "-brief", "link"); strings.Contains(left, "q0") || !strings.Contains(left, "q1") {
 		t.Errorf("left\n%s", left)
 	}
 }
 
 func TestNamespaceInUse(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	leave(t)
@@ -258,9 +254,7 @@ func TestNamespaceInUse(t *testing.T) {
 	}
 	announce := func(name string) (end func()) {
 		s, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@nearside-nodelocal/nodelocaldns/" + name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return func() {
 			if err := s.Close(); err != nil {
 				t.Error(err)
@@ -285,9 +279,7 @@ func TestNamespaceInUse(t *testing.T) {
 	end()
 
 	p, err := net.ListenPacket("udp", "169.254.20.10:53")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	refused(fmt.Sprintf("(pid %d) listens on 169.254.20.10:53", os.Getpid()))
 	kit.Must(t, p.Close())
 
@@ -298,20 +290,20 @@ func TestNamespaceInUse(t *testing.T) {
 }
 
 func TestNamespaceForeign(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
-	namespace.Run(t, "ip", "link", "add", "nodelocaldns", "type", "veth", "peer", "name", "x")
+	netns.Run(t, "ip", "link", "add", "nodelocaldns", "type", "veth", "peer", "name", "x")
 	out, errs := cleanup(t, 1)
 	if out != "" || errs != "nodecache cleanup: interface nodelocaldns is a veth, not a dummy or bridge, which nodecache does not make: left as it is\n" {
 		t.Errorf("a veth: output %q, errors %q", out, errs)
 	}
-	namespace.Run(t, "ip", "link", "del", "nodelocaldns")
-	namespace.Run(t, "ip", "link", "add", "nodelocaldns", "type", "bridge")
-	namespace.Run(t, "ip", "link", "add", "port0", "type", "veth", "peer", "name", "port1")
-	namespace.Run(t, "ip", "link", "set", "port0", "master", "nodelocaldns")
+	netns.Run(t, "ip", "link", "del", "nodelocaldns")
+	netns.Run(t, "ip", "link", "add", "nodelocaldns", "type", "bridge")
+	netns.Run(t, "ip", "link", "add", "port0", "type", "veth", "peer", "name", "port1")
+	netns.Run(t, "ip", "link", "set", "port0", "master", "nodelocaldns")
 	// Other leftovers are removed.
-	namespace.Run(t, "nft", "add table inet nearside-nodelocaldns")
+	netns.Run(t, "nft", "add table inet nearside-nodelocaldns")
 	out, errs = cleanup(t, 1)
 	if out != "removed table inet nearside-nodelocaldns\n" || !strings.Contains(errs, "bridge with the port port0") {
 		t.Errorf("a bridge in use: output %q, errors %q", out, errs)
@@ -319,17 +311,17 @@ func TestNamespaceForeign(t *testing.T) {
 }
 
 func TestNamespaceLoopback(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	add := func(args ...string) {
-		namespace.Run(t, "ip", append([]string{"address", "add", "dev", "lo"}, args...)...)
+		netns.Run(t, "ip", append([]string{"address", "add", "dev", "lo"}, args...)...)
 	}
 	add("169.254.20.10/32", "label", "lo:dns0")
 	add("169.254.20.11/32")
 	add("fd00::a/128", "nodad")
 	add("192.0.2.1/32")
-	namespace.Run(t, "nft", "add table inet nearside-dns0; add chain inet nearside-dns0 output; add rule inet nearside-dns0 output ip6 daddr fd00::a accept")
+	netns.Run(t, "nft", "add table inet nearside-dns0; add chain inet nearside-dns0 output; add rule inet nearside-dns0 output ip6 daddr fd00::a accept")
 	if out, _ := cleanup(t, 0, "-dry-run"); out != "would remove table inet nearside-dns0\nwould remove addresses on lo: fd00::a\nwould remove addresses on lo: 169.254.20.10\n" {
 		t.Errorf("planned: got\n%s", out)
 	}
@@ -340,7 +332,7 @@ func TestNamespaceLoopback(t *testing.T) {
 	if out, _ := cleanup(t, 0, "-localip", "169.254.20.11"); strings.Count(out, "\n") != 3 {
 		t.Errorf("got\n%s", out)
 	}
-	got := namespace.Run(t, "ip", "-br", "address", "show", "dev", "lo")
+	got := netns.Run(t, "ip", "-br", "address", "show", "dev", "lo")
 	if want := "127.0.0.1/8 192.0.2.1/32 ::1/128"; strings.Join(strings.Fields(got)[2:], " ") != want {
 		t.Errorf("lo has %s, want %s", got, want)
 	}
@@ -348,12 +340,12 @@ func TestNamespaceLoopback(t *testing.T) {
 
 // TestNamespaceTimeout has a program that does not end.
 func TestNamespaceTimeout(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	bin := t.TempDir()
 	kit.Must(t, os.WriteFile(filepath.Join(bin, "iptables-legacy"), []byte("#!/bin/sh\nexec sleep 60\n"), 0o755))
-	namespace.Run(t, "iptables-legacy", "-t", "raw", "-S") // makes the table
+	netns.Run(t, "iptables-legacy", "-t", "raw", "-S") // makes the table
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	start := time.Now()
 	if _, errs := cleanup(t, 1, "-timeout", "300ms"); !strings.Contains(errs, "iptables-legacy -w 5 -t raw -S") {

@@ -143,9 +143,7 @@ func TestReloadRefused(t *testing.T) {
 	kit.Must(t, dnsserver.SetDirectives(d.Directives))
 	caddy.RegisterEventHook(fmt.Sprintf("%s %p", t.Name(), d), d.hook) // hooks are global and have unique names
 	corefile, err := d.load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if _, err := caddy.Start(corefile.input()); err != nil {
 		t.Fatal(err)
 	}
@@ -239,9 +237,7 @@ func TestReloadFacts(t *testing.T) {
 		source = Corefile{Name: "f", Text: []byte(step.text), Facts: nodefacts.Facts{Corefile: "f", Node: step.node}}
 		if i == 0 {
 			instance, err := d.first(source)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			d.instance.Store(instance)
 			first := source
 			d.running = &first

@@ -4,6 +4,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/prometheus/procfs"
 
 	"github.com/nearside-dns/nearside/internal/memory"
@@ -12,9 +14,7 @@ import (
 // TestReleaseProgram runs in a program without other memory of files, apart from libraries.
 func TestReleaseProgram(t *testing.T) {
 	before := fileMemory(t)
-	if err := memory.ReleaseProgram(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, memory.ReleaseProgram())
 	if after := fileMemory(t); after > before/2 {
 		t.Errorf("resident memory of files is %d KiB after a release, %d before: want at most half", after>>10, before>>10)
 	}
@@ -24,12 +24,8 @@ func TestReleaseProgram(t *testing.T) {
 func fileMemory(t *testing.T) uint64 {
 	t.Helper()
 	p, err := procfs.NewProc(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	status, err := p.NewStatus()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return status.RssFile
 }

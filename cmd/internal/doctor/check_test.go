@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/fastpath/kernel"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
@@ -48,9 +50,7 @@ type machine struct {
 func (m machine) node(t *testing.T) *node {
 	t.Helper()
 	files, err := proc.Open(tree(t, m.files))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	n := newNode(options{port: 53, timeout: time.Second, domain: "cluster.local."}, files, nil)
 	n.modules = files.Path("lib/modules")
 	if m.setup.iface == "" {

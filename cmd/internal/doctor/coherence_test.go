@@ -13,6 +13,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // metricsServer serves a page of metrics.
@@ -153,9 +155,7 @@ nearside_kubernetes_coherence_subscriptions 240
 		to := netip.MustParseAddrPort("10.96.5.5:53")
 		metrics, err := machine{}.node(t).scrape(context.Background(), metricsServer(t,
 			"# TYPE nearside_forward_coherence_fallbacks_total counter\nnearside_forward_coherence_fallbacks_total{reason=\"unsupported\",to=\"10.96.5.5:53\"} 1\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		for _, line := range []Line{judgeSessions(metrics, to), machine{}.node(t).coherenceOfCluster(context.Background(), metricsServer(t, "up 1\n"))} {
 			if !strings.Contains(line.Advice, offering) {
 				t.Errorf("%s: advice %q, want %q in it", line.Check, line.Advice, offering)

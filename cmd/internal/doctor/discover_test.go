@@ -36,9 +36,7 @@ func tree(t *testing.T, files map[string]string) string {
 func open(t *testing.T, files map[string]string) proc.FS {
 	t.Helper()
 	fs, err := proc.Open(tree(t, files))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return fs
 }
 

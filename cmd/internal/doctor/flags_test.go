@@ -9,14 +9,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func TestParse(t *testing.T) {
 	o, err := parse([]string{"-localip", "169.254.20.10,fd00::a", "-upstream", "192.0.2.1,192.0.2.2:54,[2001:db8::1]:55", "-domain", "Example.Com",
 		"-dns.port=5353", "-health-port", "8080", "-o", "json"}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if want := []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")}; !slices.Equal(o.addresses, want) {
 		t.Errorf("addresses: got %v, want %v", o.addresses, want)
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 var sample = []Line{
@@ -19,9 +21,7 @@ var sample = []Line{
 
 func TestWriteText(t *testing.T) {
 	var b bytes.Buffer
-	if err := writeText(&b, sample); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, writeText(&b, sample))
 	want := `VERDICT  CHECK                   VALUE      WHAT TO DO
 ok       interface nodelocaldns  dummy, up
 fail     lease 169.254.20.10     out        read its log
@@ -37,9 +37,7 @@ skip     b                                  look elsewhere
 
 func TestWriteJSON(t *testing.T) {
 	var b bytes.Buffer
-	if err := writeJSON(&b, sample); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, writeJSON(&b, sample))
 	var back []Line
 	if err := json.Unmarshal(b.Bytes(), &back); err != nil || !slices.Equal(back, sample) {
 		t.Errorf("got %v, %v", back, err)

@@ -22,7 +22,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 	"github.com/nearside-dns/nearside/test/kit"
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // actAsNodecache is the environment variable that makes the test's program a stand-in for nodecache: it
@@ -76,20 +76,14 @@ func startStandIn(t *testing.T, args ...string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "nodecache")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	kit.Must(t, os.Symlink(self, path))
 	c := exec.Command(path, args...)
 	c.Env = append(os.Environ(), actAsNodecache+"=1")
 	in, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	kit.Must(t, c.Start())
 	printed := make([]byte, 200)
 	n, err := out.Read(printed)
@@ -106,7 +100,7 @@ func startStandIn(t *testing.T, args ...string) {
 // TestNamespaceNode runs doctor on a node that is set up well and on one that is not, and checks that it
 // changes nothing.
 func TestNamespaceNode(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	addresses := []netip.Addr{four, six}
@@ -115,12 +109,12 @@ func TestNamespaceNode(t *testing.T) {
 	}
 	config := rules.Config{Interface: "nodelocaldns", Addresses: addresses, Port: 53, Fallback: []netip.Addr{netip.MustParseAddr("10.96.0.11")}}
 	kit.Must(t, rules.NewNFTables(config).Apply())
-	namespace.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 60s }; add element inet nearside-nodelocaldns lease6 { fd00::a timeout 60s }")
+	netns.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 60s }; add element inet nearside-nodelocaldns lease6 { fd00::a timeout 60s }")
 	folder := tree(t, map[string]string{"resolv.conf": "nameserver fd00::a\nnameserver 127.0.0.1\n"})
 	conf := filepath.Join(folder, "Corefile")
 	kit.Write(t, conf, ".:53 {\n forward . "+folder+"/resolv.conf\n}\n")
 	clusterDNS := netip.MustParseAddrPort("10.96.0.11:53")
-	namespace.Run(t, "ip", "address", "add", clusterDNS.Addr().String()+"/32", "dev", "lo")
+	netns.Run(t, "ip", "address", "add", clusterDNS.Addr().String()+"/32", "dev", "lo")
 	kit.Serve(t, clusterDNS.String(), found)
 	t.Run("dead nodecache", func(t *testing.T) {
 		expect(t, doctor(t, 1, "-localip", "169.254.20.10,fd00::a"),
@@ -156,16 +150,14 @@ func TestNamespaceNode(t *testing.T) {
 		}
 	})
 	t.Run("wrong", func(t *testing.T) {
-		namespace.Run(t, "ip", "address", "del", "fd00::a/128", "dev", "nodelocaldns")
-		namespace.Run(t, "ip", "link", "add", "kube-ipvs0", "type", "bridge")
-		namespace.Run(t, "ip", "address", "add", "10.96.0.10/32", "dev", "kube-ipvs0")
-		namespace.Run(t, "nft", "flush set inet nearside-nodelocaldns lease4; flush chain inet nearside-nodelocaldns output")
-		namespace.Run(t, "nft", "add table inet fw; add chain inet fw in { type filter hook input priority 10; policy drop; }; add rule inet fw in iif lo accept")
-		namespace.Run(t, "iptables-nft", "-t", "raw", "-A", "PREROUTING", "-d", "169.254.20.10", "-j", "NOTRACK", "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack")
+		netns.Run(t, "ip", "address", "del", "fd00::a/128", "dev", "nodelocaldns")
+		netns.Run(t, "ip", "link", "add", "kube-ipvs0", "type", "bridge")
+		netns.Run(t, "ip", "address", "add", "10.96.0.10/32", "dev", "kube-ipvs0")
+		netns.Run(t, "nft", "flush set inet nearside-nodelocaldns lease4; flush chain inet nearside-nodelocaldns output")
+		netns.Run(t, "nft", "add table inet fw; add chain inet fw in { type filter hook input priority 10; policy drop; }; add rule inet fw in iif lo accept")
+		netns.Run(t, "iptables-nft", "-t", "raw", "-A", "PREROUTING", "-d", "169.254.20.10", "-j", "NOTRACK", "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack")
 		p, err := net.ListenPacket("udp", "10.96.0.10:53")
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		defer func() {
 			if err := p.Close(); err != nil {
 				t.Error(err)
@@ -226,7 +218,7 @@ func expect(t *testing.T, lines []Line, wanted ...string) {
 // everything returns the state of the network that doctor might change.
 func everything(t *testing.T) string {
 	t.Helper()
-	text := namespace.Run(t, "nft", "-s", "list", "ruleset") + namespace.Run(t, "ip", "address")
+	text := netns.Run(t, "nft", "-s", "list", "ruleset") + netns.Run(t, "ip", "address")
 	for _, path := range []string{"/proc/modules", "/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"} {
 		content, err := os.ReadFile(path)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -239,7 +231,7 @@ func everything(t *testing.T) string {
 
 // TestNamespaceReversePath has pods with an interface each, one of them without a route, in a kernel with a strict rp_filter.
 func TestNamespaceReversePath(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	strictOn := func(iface string) {
@@ -247,21 +239,17 @@ func TestNamespaceReversePath(t *testing.T) {
 		kit.Must(t, os.WriteFile("/proc/sys/net/ipv4/conf/"+iface+"/rp_filter", []byte("1"), 0o600))
 	}
 	for _, pod := range []string{"routed", "port", "vlan.7"} {
-		namespace.Run(t, "ip", "link", "add", pod, "type", "veth", "peer", "name", "e-"+pod)
-		namespace.Run(t, "ip", "link", "set", pod, "up")
+		netns.Run(t, "ip", "link", "add", pod, "type", "veth", "peer", "name", "e-"+pod)
+		netns.Run(t, "ip", "link", "set", pod, "up")
 	}
-	namespace.Run(t, "ip", "route", "add", "10.1.0.2/32", "dev", "routed", "table", "7")
-	namespace.Run(t, "ip", "link", "add", "bridge0", "type", "bridge")
-	namespace.Run(t, "ip", "link", "set", "port", "master", "bridge0")
+	netns.Run(t, "ip", "route", "add", "10.1.0.2/32", "dev", "routed", "table", "7")
+	netns.Run(t, "ip", "link", "add", "bridge0", "type", "bridge")
+	netns.Run(t, "ip", "link", "set", "port", "master", "bridge0")
 	lines := func(localIP string) []Line {
 		o, err := parse([]string{"-localip", localIP}, io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		fs, err := proc.Open("/proc")
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return newNode(o, fs, nil).checkPodReversePath()
 	}
 	expect(t, lines("169.254.20.10"), "ok | rp_filter of pods' interfaces | strict on none")
@@ -283,10 +271,10 @@ func TestNamespaceReversePath(t *testing.T) {
 
 // TestNamespaceFirewall has a firewall whose last rule rejects packets of pods, while its policy accepts.
 func TestNamespaceFirewall(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
-	namespace.Run(t, "nft", `add table inet firewalld; add chain inet firewalld filter_INPUT { type filter hook input priority filter + 10; policy accept; }
+	netns.Run(t, "nft", `add table inet firewalld; add chain inet firewalld filter_INPUT { type filter hook input priority filter + 10; policy accept; }
 add rule inet firewalld filter_INPUT ct state { established, related } accept
 add rule inet firewalld filter_INPUT iifname "lo" accept
 add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`)
@@ -298,27 +286,27 @@ add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`)
 			t.Errorf("advice %q", l.Advice)
 		}
 	}
-	namespace.Run(t, "nft", `insert rule inet firewalld filter_INPUT iifname "cni0" accept`)
+	netns.Run(t, "nft", `insert rule inet firewalld filter_INPUT iifname "cni0" accept`)
 	expect(t, doctor(t, 1, args...), "warn | rules of others | chain inet firewalld filter_INPUT, rule with handle 5 rejects: UDP and TCP to 169.254.20.10, fd00::a")
-	namespace.Run(t, "nft", `insert rule inet firewalld filter_INPUT th dport 53 accept`)
+	netns.Run(t, "nft", `insert rule inet firewalld filter_INPUT th dport 53 accept`)
 	expect(t, doctor(t, 1, args...), "ok | rules of others | none rejects DNS to the addresses")
-	namespace.Run(t, "ip", "link", "add", "vn0", "type", "veth", "peer", "name", "eth0")
+	netns.Run(t, "ip", "link", "add", "vn0", "type", "veth", "peer", "name", "eth0")
 	for _, family := range []string{"netdev", "inet"} {
-		namespace.Run(t, "nft", "add table "+family+" guard; add chain "+family+" guard dns; add rule "+family+" guard dns udp dport 53 counter drop; add rule "+family+" guard dns tcp dport 22 drop; "+
+		netns.Run(t, "nft", "add table "+family+" guard; add chain "+family+" guard dns; add rule "+family+" guard dns udp dport 53 counter drop; add rule "+family+" guard dns tcp dport 22 drop; "+
 			"add chain "+family+" guard in { type filter hook ingress device vn0 priority 0; }; add rule "+family+" guard in jump dns")
 		expect(t, doctor(t, 1, args...), "fail | rules of others | chain "+family+" guard in, hook ingress of vn0, rule with handle 2 of chain dns drops")
-		namespace.Run(t, "nft", "insert rule "+family+" guard in ip daddr 169.254.20.10 udp dport 53 accept; insert rule "+family+" guard in ip6 daddr fd00::a udp dport 53 accept")
+		netns.Run(t, "nft", "insert rule "+family+" guard in ip daddr 169.254.20.10 udp dport 53 accept; insert rule "+family+" guard in ip6 daddr fd00::a udp dport 53 accept")
 		expect(t, doctor(t, 1, args...), "ok | rules of others | none rejects DNS to the addresses")
-		namespace.Run(t, "nft", "delete", "table", family, "guard")
+		netns.Run(t, "nft", "delete", "table", family, "guard")
 	}
-	namespace.Run(t, "iptables-legacy", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
-	namespace.Run(t, "iptables-legacy", "-A", "INPUT", "-j", "REJECT")
+	netns.Run(t, "iptables-legacy", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
+	netns.Run(t, "iptables-legacy", "-A", "INPUT", "-j", "REJECT")
 	expect(t, doctor(t, 1, args...), `warn | rules of others | iptables-legacy, chain ip filter INPUT, rule "-A INPUT -j REJECT --reject-with icmp-port-unreachable" rejects: UDP and TCP to 169.254.20.10`)
 }
 
 // TestNamespaceKernelAnswers has obstacles of answers in the kernel, which doctor finds in the network namespace.
 func TestNamespaceKernelAnswers(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	conf := filepath.Join(tree(t, map[string]string{"Corefile": ".:53 {\n fastpath {\n  kernel on\n }\n prometheus 127.0.0.1:1\n}\n"}), "Corefile")
@@ -326,8 +314,8 @@ func TestNamespaceKernelAnswers(t *testing.T) {
 	expect(t, doctor(t, 1, args...),
 		"ok | kernel answers obstacles | none",
 		"skip | kernel answers interfaces | metrics of nodecache at 127.0.0.1:1: connection refused")
-	namespace.Run(t, "nft", "add table ip filter; add chain ip filter cali-FORWARD")
-	namespace.Run(t, "ip", "link", "set", "lo", "mtu", "1000")
+	netns.Run(t, "nft", "add table ip filter; add chain ip filter cali-FORWARD")
+	netns.Run(t, "ip", "link", "set", "lo", "mtu", "1000")
 	expect(t, doctor(t, 1, args...),
 		"warn | kernel answers obstacles | Calico (chain cali-FORWARD of table ip filter)",
 		"warn | kernel answers obstacles | lo: its MTU is below 1280")

@@ -261,9 +261,7 @@ func TestCommand(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		t.Run(format, func(t *testing.T) {
 			o, err := parse([]string{"-o", format, "-clusterdns", address.String(), "-resolvconf", root + "/none"}, io.Discard)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			n := machine{}.node(t)
 			n.options = o
 			n.setup = func() setup { return discover(o, n.proc, nil) }
@@ -274,9 +272,7 @@ func TestCommand(t *testing.T) {
 			} else if err = writeJSON(&b, lines); err == nil {
 				err = json.Unmarshal(b.Bytes(), &lines)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			for _, l := range lines {
 				if l.Check == "" || l.Value == "" || l.Verdict == "" {
 					t.Errorf("got %+v", l)

@@ -62,9 +62,7 @@ func rendered(t *testing.T, v values, text string) (daemon.Corefile, messages) {
 	var logged messages
 	v.report = logged.add
 	got, err := v.render(daemon.Corefile{Name: "f", Text: []byte(text)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return got, logged
 }
 

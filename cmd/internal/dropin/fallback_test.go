@@ -95,9 +95,7 @@ func TestFallbackOfBothFamilies(t *testing.T) {
 			conf := filepath.Join(t.TempDir(), "Corefile")
 			kit.Write(t, conf, ".:53 {\n    log\n}\n")
 			got, err := n.Source(conf, reader)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if !strings.Contains(string(got.Text), c.want) || len(queried) != c.queries {
 				t.Errorf("%d queries (%q), want %d; %q is not in\n%s", len(queried), queried, c.queries, c.want, got.Text)
 			}
@@ -113,9 +111,7 @@ func TestFallbackFoundLater(t *testing.T) {
 	source := func() string {
 		t.Helper()
 		got, err := n.Source(conf, reader)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return string(got.Text)
 	}
 	if text := source(); !strings.Contains(text, "fallback 10.96.0.11\n") {

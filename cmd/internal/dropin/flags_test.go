@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/cmd/internal/metricsserver"
 )
 
@@ -23,9 +25,7 @@ func parseFlags(t *testing.T, args ...string) (*Node, error) {
 // TestDefaults has the defaults of node-local-dns.
 func TestDefaults(t *testing.T) {
 	n, err := parseFlags(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	want := map[string]string{
 		"localip": "", "setupinterface": "true", "interfacename": "nodelocaldns", "setupiptables": "true",
 		"skipteardown": "false", "metrics-listen-address": "0.0.0.0:9353", "prometheus-listen-address": ":9253",
@@ -51,9 +51,7 @@ func TestFlags(t *testing.T) {
 		"-setupiptables=false", "-skipteardown", "-metrics-listen-address", "[::1]:9353", "-prometheus-listen-address", "127.0.0.1:9253",
 		"-health-port", "8081", "-basecorefile", "b", "-corefile", "c", "-kubednscm", "k", "-upstreamsvc", "kube-dns-upstream",
 		"-reloadwithsignal", "-syncinterval", "90", "-clusterset-zone", "ClusterSet.local.,mesh.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	o := n.options
 	if got, want := o.localIPs.String(), "169.254.20.10,10.96.0.10,fd00::10,10.96.0.11"; got != want {
 		t.Errorf("addresses %s, want %s", got, want)

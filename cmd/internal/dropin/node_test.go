@@ -33,9 +33,7 @@ func reader(conf string) (daemon.Corefile, error) {
 func node(t *testing.T, environ map[string]string, args ...string) *Node {
 	t.Helper()
 	n, err := parseFlags(t, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	n.environ = func() (all []string) {
 		for name, value := range environ {
 			all = append(all, name+"="+value)
@@ -76,9 +74,7 @@ func (m *mount) swap(t *testing.T, files map[string]string) {
 	if err == nil {
 		err = os.Mkdir(m.path, 0o700)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for name, text := range files {
 		kit.Write(t, filepath.Join(m.path, name), text)
 	}
@@ -314,9 +310,7 @@ func TestNodelocalDirective(t *testing.T) {
 			conf := filepath.Join(t.TempDir(), "Corefile")
 			kit.Write(t, conf, ".:53 {\n    log\n}\n")
 			got, err := n.Source(conf, reader)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			for _, w := range tc.want {
 				if no, ok := strings.CutPrefix(w, "not "); strings.Contains(string(got.Text), no) == ok {
 					t.Errorf("%q is not as wanted in\n%s", w, got.Text)

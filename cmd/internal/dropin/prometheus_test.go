@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/cmd/internal/metricsserver"
 )
 
@@ -29,9 +31,7 @@ func TestPlainMetrics(t *testing.T) {
 			v.metrics = &metricsserver.Server{Address: ":9353"}
 			f := flag.NewFlagSet("nodecache", flag.ContinueOnError)
 			v.metrics.Flags(f)
-			if err := f.Parse(tc.flags); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, f.Parse(tc.flags))
 			if _, got := rendered(t, v, tc.text); !slices.Equal(got, tc.want) {
 				t.Errorf("messages %v, want %v", got, tc.want)
 			}

@@ -92,9 +92,7 @@ func TestRenderGolden(t *testing.T) {
 				tc.with(&tc.values)
 			}
 			got, err := tc.values.render(daemon.Corefile{Name: "Corefile.base", Text: []byte(text)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			golden(t, filepath.Join("testdata/render", tc.name+".golden"), []byte(shown(got)))
 			checkLines(t, text, got)
 		})

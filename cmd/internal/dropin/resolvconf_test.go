@@ -30,9 +30,7 @@ func hostFiles(t *testing.T, host string, files map[string]string) {
 		if err == nil {
 			err = os.Rename(path+".new", path) // as systemd-resolved and NetworkManager do
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 	}
 }
 
@@ -72,9 +70,7 @@ func TestHostResolvConf(t *testing.T) {
 			forwards := func() string {
 				t.Helper()
 				got, err := n.Source(conf, reader)
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, err)
 				return strings.Join(got.Facts.Forward[2].Servers, " ")
 			}
 			// The messages below are those of the second rendering; TestKubeletResolvConf has those of the first.
@@ -207,9 +203,7 @@ func TestSixteenNameservers(t *testing.T) {
 			conf := filepath.Join(t.TempDir(), "Corefile")
 			kit.Write(t, conf, ".:53 {\n    forward ."+strings.Replace(tc.to, "%s", n.resolvConf, 1)+"\n}\n")
 			got, err := n.Source(conf, reader)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			upstreams := got.Facts.Forward[2].Servers
 			last := 0
 			for _, u := range upstreams {

@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 func TestCommand(t *testing.T) {
@@ -28,9 +30,7 @@ func TestCommand(t *testing.T) {
 	defer elsewhere.Close()
 	address := strings.TrimPrefix(server.URL, "http://")
 	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, tc := range []struct {
 		args     string
 		code     int

@@ -34,9 +34,7 @@ func (m *mount) swap(t testing.TB, files map[string]string) {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 	}
 	m.version++
 	before, now := ".."+strconv.Itoa(m.version-1), ".."+strconv.Itoa(m.version)

@@ -32,24 +32,16 @@ const patience = 10 * time.Second
 func certify(t *testing.T, serial int64, certificate, key string) *x509.Certificate {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	kit.Write(t, certificate, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 	kit.Write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
 	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return parsed
 }
 
@@ -66,9 +58,7 @@ func serve(t *testing.T, args ...string) *served {
 	s := &served{folder: t.TempDir(), log: kit.Logged(t)}
 	s.certify(t, 1)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s.address = listener.Addr().String()
 	kit.Must(t, listener.Close())
 	var server Server
@@ -161,9 +151,7 @@ func TestRenewal(t *testing.T) {
 	}
 	t.Run("removed", func(t *testing.T) {
 		serial, err := s.get()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		kit.Must(t, os.Remove(s.file("tls.key")))
 		s.awaitLog(t, "failed to read key_file ("+s.file("tls.key")+")")
 		if got, err := s.get(); err != nil || got != serial {
@@ -192,9 +180,7 @@ func TestWithoutTLS(t *testing.T) {
 	s := serve(t)
 	s.awaitSerial(t, 1)
 	r, err := (&http.Client{Timeout: patience}).Get("http://" + s.address + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	body, err := io.ReadAll(r.Body)
 	if err := errors.Join(err, r.Body.Close()); err != nil || r.StatusCode != http.StatusBadRequest || strings.Contains(string(body), metric) {
 		t.Errorf("status %s, error %v, %q", r.Status, err, body)
@@ -206,9 +192,7 @@ func TestClientCertificates(t *testing.T) {
 	client := filepath.Join(t.TempDir(), "client")
 	certify(t, 9, client+".crt", client+".key")
 	pair, err := tls.LoadX509KeyPair(client+".crt", client+".key")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s := serve(t, "-tls-client-auth-type", "RequireAndVerifyClientCert", "-tls-client-ca-file", client+".crt")
 	kit.Succeeds(t, kit.Patience, "the certificate", func() error {
 		_, err := s.get(pair)
@@ -235,9 +219,7 @@ func TestSilentClients(t *testing.T) {
 	s.awaitSerial(t, 1)
 	for i := range 100 {
 		conn, err := net.Dial("tcp", s.address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		kit.Send(t, conn, []byte("\x16\x03\x01\x02\x00")[:i%6])
 	}
@@ -251,16 +233,12 @@ func TestIdleClients(t *testing.T) {
 	t.Parallel()
 	s := &Server{Address: "127.0.0.1:0"}
 	listener, err := net.Listen("tcp", s.Address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	go s.serve(ctx, listener)
 	conn, err := net.Dial("tcp", listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = conn.Close() }()
 	kit.Send(t, conn, []byte("GET /metrics HTTP/1.1\r\nHost: metrics\r\n\r\n"))
 	kit.Must(t, conn.SetReadDeadline(time.Now().Add(4*timeout)))

@@ -56,9 +56,7 @@ type plane struct {
 func (p plane) taint(taints ...corev1.Taint) {
 	p.t.Helper()
 	node, err := p.Client().CoreV1().Nodes().Get(p.t.Context(), nodeName, metav1.GetOptions{})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	kit.Must(p.t, err)
 	node.Spec.Taints = taints
 	if _, err := p.Client().CoreV1().Nodes().Update(p.t.Context(), node, metav1.UpdateOptions{}); err != nil {
 		p.t.Fatal(err)
@@ -68,9 +66,7 @@ func (p plane) taint(taints ...corev1.Taint) {
 func (p plane) taints() []corev1.Taint {
 	p.t.Helper()
 	node, err := p.Client().CoreV1().Nodes().Get(p.t.Context(), nodeName, metav1.GetOptions{})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	kit.Must(p.t, err)
 	return node.Spec.Taints
 }
 
@@ -149,9 +145,7 @@ func TestRemove(t *testing.T) {
 		now := append(slices.Clone(foreign), stale...)
 		p.taint(now...)
 		patch, err := without(stale, key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if _, err := p.Client().CoreV1().Nodes().Patch(t.Context(), nodeName, types.JSONPatchType, patch, metav1.PatchOptions{}); err == nil {
 			t.Error("a patch for other taints is accepted")
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // capabilities are those of nodecache with kernel answers.
@@ -40,7 +40,7 @@ func stub() *ebpf.CollectionSpec {
 
 // TestCapabilities attaches in a process of root with CAP_BPF and CAP_NET_ADMIN only, beside another instance.
 func TestCapabilities(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)

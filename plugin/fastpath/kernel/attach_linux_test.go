@@ -18,12 +18,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // TestTwoInstances runs two instances, as during an update. Each detaches only its own program.
 func TestTwoInstances(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	for _, mode := range modes(t) {
@@ -129,7 +129,7 @@ func (h *host) foreignFilter(l netlink.Link, parent uint32) (remove func() error
 
 // TestForeignPrograms does not attach beside programs of other processes, before and after they appear.
 func TestForeignPrograms(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)
@@ -176,7 +176,7 @@ func TestForeignPrograms(t *testing.T) {
 // TestForeignEvents detaches from an interface, and attaches again, between listings of all interfaces: by the kernel's
 // notifications, and by examinations of attached interfaces.
 func TestForeignEvents(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)
@@ -200,7 +200,7 @@ func TestForeignEvents(t *testing.T) {
 
 // TestForce attaches before the programs of other processes.
 func TestForce(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)
@@ -236,7 +236,7 @@ func TestForce(t *testing.T) {
 // TestQdiscOfOthers removes neither a qdisc of another process nor one with its filters, and attaches to a qdisc of kind
 // ingress.
 func TestQdiscOfOthers(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)
@@ -268,7 +268,7 @@ func TestQdiscOfOthers(t *testing.T) {
 
 // TestRemovedByOthers attaches again if another process has removed the program.
 func TestRemovedByOthers(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	for _, mode := range modes(t) {
@@ -368,7 +368,7 @@ func (h *host) start(environment ...string) (*child, error) {
 // TestProcessEnd kills a process that has attached: the kernel detaches links, and a filter passes every packet until the next
 // process replaces it.
 func TestProcessEnd(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	for _, mode := range modes(t) {
@@ -414,7 +414,7 @@ func TestProcessEnd(t *testing.T) {
 
 // TestLeftovers removes the filters of another instance that has been killed.
 func TestLeftovers(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)
@@ -441,7 +441,7 @@ func TestLeftovers(t *testing.T) {
 
 // TestFilterCalls counts the packets of a listener that the program processes, called by the filter or attached with tcx.
 func TestFilterCalls(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	for _, mode := range modes(t) {

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -14,14 +13,9 @@ import (
 
 // TestGenerated compiles answer.c as go generate does, and compares the object and its Go file with those of the repository.
 func TestGenerated(t *testing.T) {
+	kit.Require(t, "clang")
 	version, err := exec.Command("clang", "--version").Output()
-	if err != nil {
-		advice := "clang is not installed; run test/install.sh"
-		if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-			t.Fatal(advice)
-		}
-		t.Skip(advice)
-	}
+	kit.Must(t, err)
 	doc := kit.Read(t, "doc.go")
 	const command = "//go:generate go run github.com/cilium/ebpf/cmd/bpf2go "
 	_, directive, found := strings.Cut(doc, command)
@@ -37,9 +31,7 @@ func TestGenerated(t *testing.T) {
 		}
 		args = append(args, arg)
 	}
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
+	kit.Output(t, exec.Command("go", args...))
 	for _, name := range []string{"answer_bpfel.go", "answer_bpfel.o"} {
 		if kit.Read(t, filepath.Join(folder, name)) != kit.Read(t, name) {
 			t.Errorf("%s is not what go generate makes of answer.c with this compiler:\n%s", name, version)

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
@@ -65,9 +67,7 @@ func (j *journal) String() string {
 func newHost(t testing.TB) *host {
 	t.Helper()
 	l, err := openLister()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(l.close)
 	return &host{TB: t, lister: l}
 }
@@ -75,9 +75,7 @@ func newHost(t testing.TB) *host {
 // must fails the test with an error.
 func (h *host) must(err error) {
 	h.Helper()
-	if err != nil {
-		h.Fatal(err)
-	}
+	kit.Must(h, err)
 }
 
 // eventually waits for a condition.
@@ -227,10 +225,7 @@ func (h *host) foreign(kind ebpf.ProgramType) *ebpf.Program {
 // run runs a program of the system, such as nft.
 func (h *host) run(program string, args ...string) {
 	h.Helper()
-	out, err := exec.Command(program, args...).CombinedOutput()
-	if err != nil {
-		h.Fatalf("%s %q: %v\n%s", program, args, err, out)
-	}
+	kit.Output(h, exec.Command(program, args...))
 }
 
 // received sends a datagram to a socket on lo and reports whether it has arrived.
@@ -260,9 +255,7 @@ func modes(t testing.TB) []mode {
 	t.Helper()
 	all := []mode{{"clsact", true}}
 	has, err := hasTCX()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if has {
 		all = append(all, mode{"tcx", false})
 	}

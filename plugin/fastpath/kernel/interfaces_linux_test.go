@@ -13,16 +13,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	mdlayher "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // TestInterfaces attaches to lo and pods' interfaces, and to no others, such as those of default routes.
 func TestInterfaces(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	for _, mode := range modes(t) {
@@ -126,7 +128,7 @@ func (h *host) ingressQdiscs(name string) (n int) {
 
 // TestPeerMoves moves the peer of a veth to a pod and back, as some network plugins create it in the node's namespace.
 func TestPeerMoves(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)
@@ -166,7 +168,7 @@ func inNamespace(ns *os.File, f func() error) error {
 
 // TestPodsComeAndGo adds and removes pods one by one and many at once, and counts descriptors and goroutines.
 func TestPodsComeAndGo(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	const pods = 100
@@ -221,15 +223,13 @@ func TestPodsComeAndGo(t *testing.T) {
 func openFiles(t *testing.T) int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return len(all)
 }
 
 // TestLostEvents lists the interfaces again if the kernel discards notifications, or the socket fails.
 func TestLostEvents(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)
@@ -274,7 +274,7 @@ func TestLostEvents(t *testing.T) {
 
 // TestRefusedByKernel attaches to the other interfaces if the kernel refuses one, and retries.
 func TestRefusedByKernel(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)
@@ -306,7 +306,7 @@ func TestRefusedByKernel(t *testing.T) {
 
 // TestSettles waits for network plugins before it attaches to a new interface.
 func TestSettles(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)

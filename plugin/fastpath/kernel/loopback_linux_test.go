@@ -13,20 +13,18 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/kit"
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // TestLoopback has host programs that query over lo while the kernel tracks connections, except those to and from the node-local
 // addresses, as with the rules of plugin nodelocal: they get the answer of the program.
 func TestLoopback(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	shell := func(command string) {
 		t.Helper()
-		if out, err := exec.Command("sh", "-ec", command).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v %s", command, err, out)
-		}
+		kit.Output(t, exec.Command("sh", "-ec", command))
 	}
 	shell(`ip link set lo up
 ip address add 169.254.20.10/32 dev lo
@@ -36,9 +34,7 @@ ip route add 10.96.0.0/16 dev lo src 10.1.1.1`)
 	b := newBed(t)
 	b.must(web, address(t, web, nil))
 	conn, err := net.ListenPacket("udp", listener4.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	kit.Run(t, &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
 		_ = w.WriteMsg(new(dns.Msg).SetReply(r))
 	})})

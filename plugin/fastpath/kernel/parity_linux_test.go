@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/store"
@@ -139,9 +141,7 @@ func (p *parity) store(name string) {
 	if p.chance(3) {
 		e.Options = []byte{0, 15, 0, 2, 0, byte(p.IntN(20))}
 	}
-	if err := e.Fill(p.message(name, qtype)); err != nil {
-		p.Fatal(err)
-	}
+	kit.Must(p, e.Fill(p.message(name, qtype)))
 	now := validity.Now()
 	e.Stored = now - time.Duration(p.IntN(3000))*time.Millisecond
 	e.Expires = now + time.Minute + time.Duration(p.IntN(1000))*time.Second

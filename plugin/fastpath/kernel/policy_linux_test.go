@@ -16,23 +16,14 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/kit"
+	"github.com/nearside-dns/nearside/test/netns"
 )
-
-// requirePrograms skips a test if the system lacks a program.
-func requirePrograms(t *testing.T, programs ...string) {
-	t.Helper()
-	for _, p := range programs {
-		if _, err := exec.LookPath(p); err != nil {
-			namespace.Lacking(t, p)
-		}
-	}
-}
 
 // TestPolicyEngine detaches from all interfaces when a policy engine appears, and attaches again when it is gone.
 func TestPolicyEngine(t *testing.T) {
-	requirePrograms(t, "nft")
-	if !namespace.Inside(t) {
+	kit.Require(t, "nft")
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)
@@ -110,7 +101,7 @@ func TestPolicyEngine(t *testing.T) {
 
 // TestUnreadable refuses all interfaces while the packet filters have never been read, and later after two minutes without a reading.
 func TestUnreadable(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)
@@ -174,8 +165,8 @@ func TestUnreadable(t *testing.T) {
 
 // TestFindEngine finds policy engines by what they leave in the kernel.
 func TestFindEngine(t *testing.T) {
-	requirePrograms(t, "nft", "iptables-legacy", "ip6tables-legacy", "iptables-nft")
-	if !namespace.Inside(t) {
+	kit.Require(t, "nft", "iptables-legacy", "ip6tables-legacy", "iptables-nft")
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)
@@ -245,23 +236,19 @@ func bindQueue(t *testing.T, c *mdlayher.Conn, number uint16) {
 	data := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}
 	data = binary.BigEndian.AppendUint16(data, number)
 	attributes, err := mdlayher.MarshalAttributes([]mdlayher.Attribute{{Type: attribute, Data: []byte{bind, 0, 0, 0}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	m := mdlayher.Message{Header: mdlayher.Header{Type: subsystem<<8 | config, Flags: mdlayher.Request | mdlayher.Acknowledge}, Data: append(data, attributes...)}
 	_, err = c.Execute(m)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) {
 		t.Skipf("the kernel has no netfilter queues: %v", err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 }
 
 // TestManyChains finds the last one of many chains while another process changes the rules.
 func TestManyChains(t *testing.T) {
-	requirePrograms(t, "nft")
-	if !namespace.Inside(t) {
+	kit.Require(t, "nft")
+	if !netns.Inside(t) {
 		return
 	}
 	h := newHost(t)
@@ -273,10 +260,7 @@ func TestManyChains(t *testing.T) {
 	}
 	c := exec.Command("nft", "-f", "-")
 	c.Stdin = strings.NewReader(lines.String())
-	out, err := c.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	kit.Output(t, c)
 	if engine, err := FindEngine(); err != nil || engine != (Engine{}) {
 		t.Fatalf("%+v, %v", engine, err)
 	}

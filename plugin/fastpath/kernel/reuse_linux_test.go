@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/store"
@@ -108,9 +110,7 @@ func TestLateOffer(t *testing.T) {
 	b.stored(web, old)
 	key := b.stored(web, next)
 	for _, e := range []*store.Entry{next, old} {
-		if err := b.offer(e, b.numbers[listener4], key, false); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, b.offer(e, b.numbers[listener4], key, false))
 		if b.ask(web, nil) != redirected {
 			t.Error("no answer")
 		}
@@ -170,9 +170,7 @@ func TestManyClients(t *testing.T) {
 		t.Error("room for more clients than the limit")
 	}
 	b.ticks += clientTicks - 1
-	if err := offer(7); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, offer(7))
 	b.ticks++
 	b.verifyClients(validity.Now())
 	if len(b.clients) != 1 {
@@ -199,9 +197,7 @@ func TestRoom(t *testing.T) {
 		}
 		e := &store.Entry{AnyCase: true, Cached: true, Stored: validity.Now()}
 		e.Expires = e.Stored + time.Hour
-		if err := e.Fill(m); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, e.Fill(m))
 		return e
 	}
 	b.store.SetBudget(64 << 20)
@@ -286,16 +282,12 @@ func TestBudget(t *testing.T) {
 	e := address(t, web, nil)
 	key := b.stored(web, e)
 	before := b.store.Bytes()
-	if err := b.offer(e, b.numbers[listener4], key, false); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, b.offer(e, b.numbers[listener4], key, false))
 	if got := b.store.Bytes() - before; got != copyBytes {
 		t.Errorf("%d bytes are reserved for a copy, want %d", got, copyBytes)
 	}
 	b.closed = true
-	if err := b.Table.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, b.Table.Close())
 	if got := before - b.store.Bytes(); got != mapBytes {
 		t.Errorf("%d bytes are given back, want %d", got, mapBytes)
 	}
@@ -385,9 +377,7 @@ func TestFullWindow(t *testing.T) {
 	}
 	last := names[probes]
 	for _, name := range names[:probes] {
-		if err := offer(name); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, offer(name))
 	}
 	if err := offer(last); !errors.Is(err, errFull) {
 		t.Errorf("the first time: %v, want %v", err, errFull)

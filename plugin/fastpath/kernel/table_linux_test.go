@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
@@ -38,9 +40,7 @@ func address(t testing.TB, name string, change func(*store.Entry)) *store.Entry 
 	if change != nil {
 		change(e)
 	}
-	if err := e.Fill(m); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, e.Fill(m))
 	return e
 }
 
@@ -62,9 +62,7 @@ func (b *bed) ask(name string, change func(*dns.Msg)) uint32 {
 // must stores an entry, which has a copy.
 func (b *bed) must(name string, e *store.Entry) *store.Entry {
 	b.Helper()
-	if err := b.put(question(b, name, dns.TypeA, nil), e, false); err != nil {
-		b.Fatal(err)
-	}
+	kit.Must(b, b.put(question(b, name, dns.TypeA, nil), e, false))
 	return e
 }
 
@@ -358,9 +356,7 @@ func TestClients(t *testing.T) {
 	b.mu.Lock()
 	err := b.copy(&o, validity.Now())
 	b.mu.Unlock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	ask := func(client string) uint32 {
 		d := &datagram{from: netip.AddrPortFrom(netip.MustParseAddr(client), 40000), to: listener4, message: query}
 		result, _ := b.run(d.frame())
@@ -506,9 +502,7 @@ func TestClose(t *testing.T) {
 	if b.ask(web, nil) != redirected {
 		t.Fatal("not answered in the kernel")
 	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, b.Close())
 	b.closed = true
 	if b.counted.total() != 1 {
 		t.Errorf("%d answers counted, want 1", b.counted.total())

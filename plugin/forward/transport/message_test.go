@@ -121,9 +121,7 @@ func TestIsCut(t *testing.T) {
 	m := new(dns.Msg).SetQuestion("www.example.", dns.TypeA)
 	for _, text := range []string{"www.example. CNAME a.example.", "a.example. A 192.0.2.1", "a.example. TXT one two"} {
 		rr, err := dns.NewRR(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		m.Answer, m.Ns = append(m.Answer, rr), append(m.Ns, rr)
 	}
 	m.SetEdns0(1232, true)

@@ -442,9 +442,7 @@ func FuzzKeepAliveOf(f *testing.F) {
 	full.Compress = true
 	for _, text := range []string{"www.example. 60 IN CNAME a.www.example.", "a.www.example. 60 IN A 192.0.2.1"} {
 		rr, err := dns.NewRR(text)
-		if err != nil {
-			f.Fatal(err)
-		}
+		kit.Must(f, err)
 		full.Answer, full.Ns = append(full.Answer, rr), append(full.Ns, rr)
 	}
 	full.SetEdns0(1232, true)

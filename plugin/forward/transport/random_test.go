@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"context"
 
 	"github.com/nearside-dns/nearside/test/property"
@@ -188,18 +190,12 @@ func randomCall(t *testing.T, b *testbed, r *rand.Rand, name string, answered, f
 func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	is := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(crand.Reader, is, is, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	pool := x509.NewCertPool()
 	pool.AddCert(parsed)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool

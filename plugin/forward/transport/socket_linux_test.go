@@ -22,30 +22,24 @@ func TestUserTimeout(t *testing.T) {
 	b.mu.Lock()
 	raw := rawConn(b.conns[0].c)
 	b.mu.Unlock()
-	if err := raw.Control(func(fd uintptr) {
+	kit.Must(t, raw.Control(func(fd uintptr) {
 		got, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
 		if want := int(unacknowledged.Milliseconds()); err != nil || got != want {
 			t.Errorf("TCP_USER_TIMEOUT is %d (%v), want %d", got, err, want)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // full returns the address of a server that accepts no connections, and whose accept queue is full.
 func full(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	kit.Must(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 	kit.Must(t, unix.Listen(fd, 0))
 	at, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	address := fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port)
 	for range 8 {
 		c, err := net.DialTimeout("tcp", address, 100*time.Millisecond)

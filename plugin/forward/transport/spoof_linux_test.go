@@ -9,7 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 	"github.com/nearside-dns/nearside/test/kit"
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // spoofer sends datagrams with the address and port of another process.
@@ -21,9 +21,7 @@ type spoofer struct {
 func newSpoofer(t testing.TB) *spoofer {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	return &spoofer{t, fd}
 }
@@ -51,7 +49,7 @@ func forged(query []byte) []byte {
 // An attacker who knows the port of an idle socket fills it with answers of all ids before the query is sent. None of
 // them is accepted.
 func TestUDPAnswersBeforeTheQuery(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	attacker := newSpoofer(t)

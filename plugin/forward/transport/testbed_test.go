@@ -101,9 +101,7 @@ type session struct {
 func newServer(t testing.TB) *server {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s := &server{t: t, l: l, sessions: make(chan *session, 4096)}
 	s.ended.Go(s.listen)
 	t.Cleanup(s.stop)
@@ -154,9 +152,7 @@ func (s *server) refuse() {
 	s.t.Helper()
 	_ = s.l.Close()
 	reserved, err := rogue.ReservePort(s.l.Addr().(*net.TCPAddr).AddrPort(), false)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	kit.Must(s.t, err)
 	s.reserved = reserved
 	s.t.Cleanup(func() { _ = reserved.Close() }) // again may have closed the port
 }
@@ -166,9 +162,7 @@ func (s *server) again() {
 	s.t.Helper()
 	kit.Must(s.t, s.reserved.Close())
 	l, err := net.ListenTCP("tcp", s.l.Addr().(*net.TCPAddr))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	kit.Must(s.t, err)
 	old := s.sessions
 	for range old { // until the channel is closed
 	}

@@ -40,9 +40,7 @@ func newUDPServer(t testing.TB) *udpServer {
 func udpServerAt(t testing.TB, at *net.UDPAddr) *udpServer {
 	t.Helper()
 	c, err := net.ListenUDP("udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s := &udpServer{UDPConn: c, t: t, packets: make(chan packet, 4096)}
 	var ended sync.WaitGroup
 	ended.Go(func() {
@@ -328,9 +326,7 @@ func TestUDPStaleError(t *testing.T) {
 	d.mu.Lock()
 	err := d.idle[0].write([]byte("something too late"))
 	d.mu.Unlock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s = udpServerAt(t, at)
 	one = send(t, d, "again.example.")
 	next := s.next()
@@ -584,9 +580,7 @@ func TestDialer(t *testing.T) {
 				address = newUDPServer(t).LocalAddr().String()
 			}
 			conn, err := Dialer(c.network, c.source).DialContext(context.Background(), c.network, address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if host, _, err := net.SplitHostPort(conn.LocalAddr().String()); err != nil || host != c.want {
 				t.Errorf("from %s (%v), want %s", host, err, c.want)
 			}

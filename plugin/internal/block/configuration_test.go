@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 )
@@ -36,13 +38,9 @@ func TestStop(t *testing.T) {
 		text := ".:0 {\n    bind 127.0.0.1\n    " + testDirective + argument + "\n}\n"
 		return caddy.CaddyfileInput{Contents: []byte(text), ServerTypeName: "dns"}
 	}
-	if err := dnsserver.SetDirectives([]string{"bind", testDirective}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, dnsserver.SetDirectives([]string{"bind", testDirective}))
 	instance, err := caddy.Start(corefile(""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	Started()
 	first := configurations.latest()
 	expect("start", first)

@@ -20,9 +20,7 @@ func started(t *testing.T, text string) []*Block {
 	kit.Must(t, dnsserver.SetDirectives([]string{"bind", testDirective}))
 	corefile := filepath.Join(t.TempDir(), "Corefile")
 	inst, err := caddy.Start(caddy.CaddyfileInput{Contents: []byte(text), Filepath: corefile, ServerTypeName: "dns"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() {
 		inst.ShutdownCallbacks()
 		if err := inst.Stop(); err != nil {

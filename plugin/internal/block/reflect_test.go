@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -56,15 +58,11 @@ func TestLookups(t *testing.T) {
 	if configsOf(nil) != nil || instanceOf(nil) != nil || packetConnOf(nil, nil) != nil {
 		t.Error("configs, an instance or a socket without a context")
 	}
-	if err := dnsserver.SetDirectives([]string{"bind", testDirective}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, dnsserver.SetDirectives([]string{"bind", testDirective}))
 	inst, err := caddy.Start(caddy.CaddyfileInput{
 		Contents: []byte("a.test:0 b.test:0 {\n    bind 127.0.0.1\n    " + testDirective + "\n}\n"), ServerTypeName: "dns",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() {
 		if err := inst.Stop(); err != nil {
 			t.Error(err)

@@ -137,9 +137,7 @@ func TestRoundTrips(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			m, err := Parse(tt.message)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			primary, ok := m.Primary()
 			if !ok || primary.Type != tt.primary {
 				t.Fatalf("primary TLV %v", primary)

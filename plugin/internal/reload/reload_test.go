@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -60,9 +62,7 @@ func corefile(names ...string) caddy.CaddyfileInput {
 
 // TestFollow starts a configuration with two blocks, fails to reload it, reloads it, and ends the process.
 func TestFollow(t *testing.T) {
-	if err := dnsserver.SetDirectives([]string{"bind", testDirective}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, dnsserver.SetDirectives([]string{"bind", testDirective}))
 	expect := func(when string, want ...string) {
 		t.Helper()
 		if !slices.Equal(calls, want) {
@@ -72,9 +72,7 @@ func TestFollow(t *testing.T) {
 	}
 	calls = nil
 	instance, err := caddy.Start(corefile("a", "b"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	expect("start", "start a", "start b")
 
 	refuseReload = true
@@ -95,9 +93,7 @@ func TestFollow(t *testing.T) {
 	expect("refused at once", "retain a", "retain b")
 
 	next, err := instance.Restart(corefile("g", "h"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	expect("replaced", "start g", "start h", "stop a 0", "stop b 0")
 
 	for range 2 {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
@@ -36,20 +38,14 @@ func runKubelet(t *testing.T, program string, inputs []podInput) (lists []kubele
 	t.Helper()
 	var in, out bytes.Buffer
 	for _, q := range inputs {
-		if err := json.NewEncoder(&in).Encode(q); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, json.NewEncoder(&in).Encode(q))
 	}
 	kubelet := exec.Command(program)
 	kubelet.Stdin, kubelet.Stdout = &in, &out
-	if err := kubelet.Run(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, kubelet.Run())
 	for d := json.NewDecoder(&out); d.More(); {
 		var l kubeletList
-		if err := d.Decode(&l); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, d.Decode(&l))
 		lists = append(lists, l)
 	}
 	if len(lists) != len(inputs) {

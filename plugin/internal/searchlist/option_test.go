@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
@@ -299,14 +301,10 @@ func TestAppendOption(t *testing.T) {
 			t.Errorf("%x: not found", b)
 		}
 		packed, err := query([]dns.EDNS0{}...).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		binary.BigEndian.PutUint16(packed[len(packed)-2:], uint16(len(b)))
 		m := new(dns.Msg)
-		if err := m.Unpack(append(packed, b...)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, m.Unpack(append(packed, b...)))
 		if got, ok := OptionOf(m); !ok || string(got) != data || len(m.IsEdns0().Option) != 2 {
 			t.Errorf("got %q, %t, want %q", got, ok, data)
 		}

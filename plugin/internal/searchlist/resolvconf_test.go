@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // resolvConfs are resolv.conf files with their search lists. error is the prefix of the error after the file name.
@@ -68,9 +70,7 @@ func TestReadResolvConfErrors(t *testing.T) {
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 func FuzzResolvConf(f *testing.F) {

@@ -14,7 +14,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/reuseport"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/kit"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // TestDetachListener detaches one of two listeners on an address while a server accepts from it. The other listener gets
@@ -23,9 +24,7 @@ func TestDetachListener(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		t.Run(host, func(t *testing.T) {
 			detached, err := reuseport.Listen("tcp", net.JoinHostPort(host, "0"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			t.Cleanup(func() { _ = detached.Close() })
 			port := detached.Addr().(*net.TCPAddr).AddrPort().Port()
 			ended := make(chan error, 1)
@@ -45,25 +44,17 @@ func TestDetachListener(t *testing.T) {
 				t.Fatalf("sockets %+v", own)
 			}
 			other, err := reuseport.Listen("tcp", detached.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			t.Cleanup(func() { _ = other.Close() })
-			if err := own[0].Detach(); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, own[0].Detach())
 			own[0].Close()
 			const connections = 50 // each from another port: an attached listener would get some
 			for range connections {
 				conn, err := net.Dial("tcp", other.Addr().String())
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, err)
 				t.Cleanup(func() { _ = conn.Close() })
 			}
-			if err := other.(*net.TCPListener).SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, other.(*net.TCPListener).SetDeadline(time.Now().Add(20*time.Second)))
 			for i := range connections {
 				conn, err := other.Accept()
 				if err != nil {
@@ -119,10 +110,10 @@ func TestDetach(t *testing.T) {
 		"any address without IPv6": {"[::]:0", "127.0.0.1", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			namespace.Enter(t)
+			netns.Enter(t)
 			if c.noIPv6 {
 				if err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0o600); err != nil {
-					namespace.Lacking(t, "the right to disable IPv6: "+err.Error())
+					kit.Lacking(t, "the test may not disable IPv6: "+err.Error())
 				}
 			}
 			first := listen(t, c.bind)
@@ -133,16 +124,12 @@ func TestDetach(t *testing.T) {
 			}
 			defer own[0].Close()
 			host, _, err := net.SplitHostPort(c.bind)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			second := listen(t, net.JoinHostPort(host, strconv.Itoa(port)))
 			if own[0].Detached() {
 				t.Error("a new socket is detached")
 			}
-			if err := own[0].Detach(); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, own[0].Detach())
 			if !own[0].Detached() {
 				t.Error("a detached socket is not reported as detached")
 			}
@@ -151,9 +138,7 @@ func TestDetach(t *testing.T) {
 				send(t, net.JoinHostPort(c.to, strconv.Itoa(port)))
 			}
 			for i := range datagrams {
-				if err := second.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, second.SetReadDeadline(time.Now().Add(10*time.Second)))
 				if _, err := second.Read(make([]byte, 10)); err != nil {
 					t.Fatalf("after %d datagrams: %v", i, err)
 				}
@@ -182,26 +167,18 @@ func sendFromItself(t *testing.T, to netip.AddrPort) {
 		family, name = unix.AF_INET6, &unix.SockaddrInet6{Addr: to.Addr().As16()}
 	}
 	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = unix.Close(fd) }()
 	if family == unix.AF_INET6 { // IPv6 requires a checksum; the kernel calculates it
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_CHECKSUM, 6); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_CHECKSUM, 6))
 	}
 	payload := []byte("x")
 	datagram := binary.BigEndian.AppendUint16(nil, to.Port())
 	datagram = binary.BigEndian.AppendUint16(datagram, to.Port())
 	datagram = binary.BigEndian.AppendUint16(datagram, uint16(8+len(payload))) // #nosec G115
 	datagram = append(append(datagram, 0, 0), payload...)
-	if err := unix.Bind(fd, name); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Sendto(fd, datagram, 0, name); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, unix.Bind(fd, name))
+	kit.Must(t, unix.Sendto(fd, datagram, 0, name))
 }
 
 // send sends a datagram from a port of its own.
@@ -211,10 +188,6 @@ func send(t *testing.T, to string) {
 	if err == nil {
 		_, err = conn.Write([]byte("x"))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	kit.Must(t, conn.Close())
 }

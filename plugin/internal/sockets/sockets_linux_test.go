@@ -25,9 +25,7 @@ func listen(t *testing.T, address string) *net.UDPConn {
 		return err
 	}}
 	conn, err := config.ListenPacket(context.Background(), "udp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn.(*net.UDPConn)
 }

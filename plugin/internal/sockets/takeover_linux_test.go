@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -16,22 +18,16 @@ import (
 // afterwards, also for the next server that inherits it, and refuses connections.
 func TestTakeOver(t *testing.T) {
 	server, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	address := server.Addr().String()
 	waiting, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = waiting.Close() }()
 	if IsIdle(server.(syscall.Conn)) {
 		t.Error("a new listener is idle")
 	}
 	taken, err := TakeOver(server.(syscall.Conn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = taken.Close() }()
 	if !IsIdle(server.(syscall.Conn)) {
 		t.Error("the listener is not idle")
@@ -40,28 +36,20 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("the second time: %v, want %v", err, errIdle)
 	}
 	file, err := server.(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = file.Close() }()
 	inherited, err := net.FileListener(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = inherited.Close() }()
 	if !IsIdle(inherited.(syscall.Conn)) {
 		t.Error("the inherited listener is not idle")
 	}
 	checkRefused(t, inherited)
 	next, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = next.Close() }()
 	for range 2 {
-		if err := acceptOne(taken); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, acceptOne(taken))
 	}
 	port := netip.MustParseAddrPort(address).Port()
 	own := Own(func(a netip.AddrPort) bool { return a.Port() == port })
@@ -69,9 +57,7 @@ func TestTakeOver(t *testing.T) {
 		t.Fatalf("sockets %+v", own)
 	}
 	defer own[0].Close()
-	if err := own[0].Detach(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, own[0].Detach())
 	if conn, err := net.Dial("tcp", address); err == nil {
 		_ = conn.Close()
 		t.Error("the detached listener accepts connections")
@@ -81,26 +67,18 @@ func TestTakeOver(t *testing.T) {
 // TestTakeOver_Blocking takes over a listener whose socket blocks, as it does while the next configuration inherits it.
 func TestTakeOver_Blocking(t *testing.T) {
 	server, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = server.Close() }()
 	address := server.Addr().String()
 	file, err := server.(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = file.Close() }()
 	file.Fd() // lets the socket block
 	taken, err := TakeOver(server.(syscall.Conn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = taken.Close() }()
 	waiting, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() { _ = waiting.Close() }()
 	if err := acceptOne(taken); err != nil {
 		t.Error(err)
@@ -116,9 +94,7 @@ func checkRefused(t *testing.T, idle net.Listener) {
 		}
 		t.Errorf("connect to the idle listener: %v, want %v", err, syscall.ECONNREFUSED)
 	}
-	if err := idle.(*net.UnixListener).SetDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, idle.(*net.UnixListener).SetDeadline(time.Now().Add(20*time.Millisecond)))
 	if _, err := idle.Accept(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("accept: %v, want %v", err, os.ErrDeadlineExceeded)
 	}

@@ -7,6 +7,8 @@ import (
 	"net"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/dns64"
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
@@ -52,9 +54,7 @@ func TestNativeAnswer(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, prefix, err := net.ParseCIDR("64:ff9b::/96")
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			d := &dns64.DNS64{Prefix: prefix, TranslateAll: !tc.optional, AllowIPv4: !tc.ipv6, Upstream: lookup(func() (*dns.Msg, error) { return &tc.a, tc.err })}
 			h := Correct(func(next plugin.Handler) plugin.Handler { d.Next = next; return d })(plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				m := new(dns.Msg).SetReply(r)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // TestReplace replaces a file, and leaves the present one after each failure.
@@ -47,9 +49,7 @@ func TestReplace(t *testing.T) {
 func wantFiles(t *testing.T, folder string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
@@ -66,13 +66,9 @@ func TestCheck(t *testing.T) {
 	old := time.Now().Add(-2 * leftover)
 	for _, name := range []string{"a[b].1.tmp", "a[b].2.tmp", "ab.3.tmp", "a[b]"} {
 		name = filepath.Join(folder, name)
-		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Chtimes(name, old, old)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, errors.Join(os.WriteFile(name, nil, 0o600), os.Chtimes(name, old, old)))
 	}
-	if err := os.Chtimes(filepath.Join(folder, "a[b].2.tmp"), time.Time{}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, os.Chtimes(filepath.Join(folder, "a[b].2.tmp"), time.Time{}, time.Now()))
 	if err := Check(path); err != nil {
 		t.Error(err)
 	}

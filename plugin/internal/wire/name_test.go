@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -86,8 +88,6 @@ func FuzzQuestionEnd(f *testing.F) {
 func questionFor(t testing.TB, name string) []byte {
 	t.Helper()
 	b, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return b
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -11,9 +13,7 @@ import (
 func TestOPT(t *testing.T) {
 	query := new(dns.Msg).SetQuestion("a.test.", dns.TypeA)
 	packed, err := query.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	local := AppendOption(nil, dns.EDNS0LOCALSTART, []byte("data"))
 	begin := len(packed)
 	added := AddOPT(bytes.Clone(packed), 1400)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 )
 
@@ -45,9 +47,7 @@ func randomReply(t testing.TB, r *rand.Rand) []byte {
 				text = strings.Replace(text, "%s", pick(), 1)
 			}
 			rr, err := dns.NewRR(pick() + " 300 IN " + text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			*section = append(*section, rr)
 		}
 	}
@@ -61,9 +61,7 @@ func randomReply(t testing.TB, r *rand.Rand) []byte {
 		}
 	}
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return b
 }
 
@@ -219,15 +217,11 @@ func TestLayouts(t *testing.T) {
 	}
 	for _, text := range replyData {
 		rr, err := dns.NewRR("www.example.org. 300 IN " + strings.ReplaceAll(text, "%s", "a.example."))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		m := new(dns.Msg).SetQuestion("www.example.org.", dns.TypeA)
 		m.Response, m.Answer = true, []dns.RR{rr}
 		b, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		want := true
 		switch rr.Header().Rrtype {
 		case dns.TypeRP, dns.TypeHINFO, dns.TypeNSEC:
@@ -382,9 +376,7 @@ func TestRemove(t *testing.T) {
 			continue
 		}
 		want := new(dns.Msg)
-		if err := want.Unpack(b); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, want.Unpack(b))
 		opt := want.IsEdns0()
 		opt.Option = slices.DeleteFunc(opt.Option, func(o dns.EDNS0) bool { return isLocal(o.Option()) })
 		has := got.HasOption(isLocal)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -222,9 +224,7 @@ func TestSilence(t *testing.T) {
 	c := s.clients(indexOf(pod("shop", "a")))
 	want := list("shop", "example.org.")
 	for range 100 {
-		if err := check(c, podIP, want, searchlist.Known); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, check(c, podIP, want, searchlist.Known))
 	}
 	if s.looks != 1 {
 		t.Errorf("%d checks within a second", s.looks)
@@ -377,9 +377,7 @@ func TestManyPods(t *testing.T) {
 	}
 	c.lists.Store(full)
 	for at = range 20 {
-		if err := check(c, podIP, list(fmt.Sprint("ns", at), "example.org."), searchlist.Known); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, check(c, podIP, list(fmt.Sprint("ns", at), "example.org."), searchlist.Known))
 		if n := len(c.lists.Load().list); n > maxCached {
 			t.Fatalf("%d lists are cached", n)
 		}

@@ -2,7 +2,6 @@ package clients
 
 import (
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -37,7 +36,7 @@ func TestMain(m *testing.M) {
 		parsed = append(parsed, s)
 		return nil
 	})
-	os.Exit(kubeapi.Main(m.Run))
+	kubeapi.Main(m)
 }
 
 func input(text string) caddy.CaddyfileInput {
@@ -49,9 +48,7 @@ func input(text string) caddy.CaddyfileInput {
 func start(t *testing.T, text string) (reload func(text string) error) {
 	t.Helper()
 	instance, err := caddy.Start(input(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() {
 		if errs := instance.ShutdownCallbacks(); len(errs) > 0 {
 			t.Error(errs)
@@ -100,9 +97,7 @@ func startAPI(t *testing.T, pods ...*corev1.Pod) *kubeapi.Server {
 
 func TestBeforeStart(t *testing.T) {
 	s, err := parseText("node node-1\nendpoint http://127.0.0.1:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if all := s.Status(); len(all) != 1 || all[0].Resource != source.Pods || all[0].Synced {
 		t.Errorf("status %+v", all)
 	}

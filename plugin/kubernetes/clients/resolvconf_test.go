@@ -39,9 +39,7 @@ func TestHostSearchFollows(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	replace(t, file, "search a.example\n")
 	h, err := newHostSearch(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	log, now := new(recorder), time.Now()
 	h.log, h.now = log, func() time.Time { return now }
 	h.schedule()
@@ -95,9 +93,7 @@ func TestHostSearchConcurrently(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	replace(t, file, "search a.example b.example\n")
 	h, err := newHostSearch(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	start := time.Now()
 	var mu sync.Mutex
 	now := start

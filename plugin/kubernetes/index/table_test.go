@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // tableModel is a simple table. Every value that the tests put is another number.
@@ -180,9 +182,7 @@ func FuzzTable(f *testing.F) {
 			t.Skip("longer programs only take longer")
 		}
 		p := &tableProgram{table: newTable[uint16, int](), model: tableModel{}}
-		if err := p.run(program); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, p.run(program))
 	})
 }
 

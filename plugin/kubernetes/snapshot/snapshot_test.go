@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
@@ -27,9 +29,7 @@ func TestRoundTrip(t *testing.T) {
 		ix := randomIndex(rand.New(rand.NewPCG(seed, 1)))
 		data := written(t, testHeader, ix)
 		h, c, err := Read(bytes.NewReader(data), int64(len(data)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if !h.Time.Equal(testHeader.Time) || h.Cluster != testHeader.Cluster || h.Server != testHeader.Server || h.Options != testHeader.Options {
 			t.Errorf("header %+v, want %+v", h, testHeader)
 		}
@@ -48,9 +48,7 @@ func TestInvalid(t *testing.T) {
 		var b []byte
 		for _, item := range items {
 			more, err := cbor.Marshal(item)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			b = append(b, more...)
 		}
 		sum := sha256.Sum256(b)
@@ -58,9 +56,7 @@ func TestInvalid(t *testing.T) {
 	}
 	record := func(k kind, record any) recordItem {
 		b, err := cbor.Marshal(record)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return recordItem{Kind: k, Record: b}
 	}
 	header := headerItem{Magic: magic, Version: Version}
@@ -149,9 +145,7 @@ func TestExtremes(t *testing.T) {
 	ix.PutPod(&index.Pod{Namespace: "shop", Name: "pod", IPs: many[:1], Labels: index.NewPodLabels(labels)})
 	data := written(t, testHeader, ix)
 	_, c, err := Read(bytes.NewReader(data), int64(len(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	restored := index.New()
 	restored.Restore(c)
 	if dump(restored) != dump(ix) {
@@ -166,17 +160,11 @@ func FuzzRead(f *testing.F) {
 		f.Add(data[:len(data)-sha256.Size])
 	}
 	empty, err := cbor.Marshal(sliceItem{Size: 4, Service: "web", Addrs: make([]byte, 4), Names: []string{}, Zones: []byte{}, Nodes: []byte{}, Hints: []byte{}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.Must(f, err)
 	header, err := cbor.Marshal(headerItem{Magic: magic, Version: Version})
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.Must(f, err)
 	item, err := cbor.Marshal(recordItem{Kind: sliceKind, Record: empty})
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.Must(f, err)
 	f.Add(append(header, item...))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		sum := sha256.Sum256(body)
@@ -203,9 +191,7 @@ func FuzzRead(f *testing.F) {
 func written(t testing.TB, h Header, ix *index.Index) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := Write(&b, h, ix.Contents()); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, Write(&b, h, ix.Contents()))
 	return b.Bytes()
 }
 

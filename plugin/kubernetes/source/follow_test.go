@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -47,9 +49,7 @@ func configuration(keys ...string) caddy.CaddyfileInput {
 // TestFollow reloads a configuration: a refused one stops the sources that only it uses, and one that is served takes over
 // the source with its index.
 func TestFollow(t *testing.T) {
-	if err := dnsserver.SetDirectives([]string{"bind", "sourcetest"}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, dnsserver.SetDirectives([]string{"bind", "sourcetest"}))
 	configured, handles = map[string]*fixedSource{}, nil
 	stopped := func(when string, want map[string]bool) {
 		t.Helper()
@@ -60,9 +60,7 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	instance, err := caddy.Start(configuration("a", "b"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for range 2 {
 		if _, err := instance.Restart(configuration("a", "c", "fail")); err == nil {
 			t.Fatal("the configuration is served")
@@ -71,9 +69,7 @@ func TestFollow(t *testing.T) {
 		configured["c"] = nil
 	}
 	next, err := instance.Restart(configuration("a", "d"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	stopped("replaced", map[string]bool{"a": false, "b": true, "d": false})
 	if first, last := handles[0], handles[len(handles)-2]; first.Index() != last.Index() {
 		t.Error("the index of the source was not handed over")

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -90,9 +92,7 @@ func TestLastSyncMetric(t *testing.T) {
 	const name = "nearside_kubernetes_last_sync_seconds"
 	count := func() int {
 		n, err := testutil.GatherAndCount(prometheus.DefaultGatherer, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return n
 	}
 	if n := count(); n != 0 {
@@ -107,9 +107,7 @@ func TestLastSyncMetric(t *testing.T) {
 		t.Errorf("%d values, want one: pods were never read, and Services count once", n)
 	}
 	metrics, err := prometheus.DefaultGatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, m := range metrics {
 		if m.GetName() == name {
 			if v := m.GetMetric()[0].GetGauge().GetValue(); v < 3600 || v > 3700 {

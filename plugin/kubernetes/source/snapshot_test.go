@@ -127,9 +127,7 @@ func TestRestore(t *testing.T) {
 			if err == nil {
 				err = os.Truncate(path, info.Size()-20)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 		}, false, "checksum"},
 		{"a folder", func(t *testing.T, path string, _ *snapshotter, _ *identifiedSource) {
 			remove(t, path)
@@ -303,18 +301,12 @@ func TestWrite(t *testing.T) {
 	header := func() snapshot.Header {
 		t.Helper()
 		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		defer f.Close() //nolint:errcheck // it was read only
 		info, err := f.Stat()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		h, _, err := snapshot.Read(f, info.Size())
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		return h
 	}
 	k := write(t, path, ownCluster, noon)

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
@@ -68,9 +70,7 @@ func endpointsOf(t *testing.T, texts []string) []Endpoint {
 		e := index.Endpoint{Name: fields[0]}
 		for _, f := range fields[1:] {
 			key, value, _ := strings.Cut(f, "=")
-			if err := set(&e, key, value); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, set(&e, key, value))
 		}
 		all = append(all, Endpoint{Endpoint: e, Slice: &index.Slice{Ports: []index.Port{{Number: int32(i + 1)}}}})
 	}

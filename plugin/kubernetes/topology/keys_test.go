@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
@@ -106,9 +108,7 @@ func TestParseKeys(t *testing.T) {
 	for _, tt := range validAnnotations {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := ParseKeys(tt.text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if !slices.Equal(texts(got), tt.want) || (got == nil) != (tt.want == nil) {
 				t.Errorf("got %q, want %q", texts(got), tt.want)
 			}
@@ -184,13 +184,9 @@ func checkParseKeys(t *testing.T, text string) {
 	}
 	all := texts(keys)
 	block, err := yaml.Marshal(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	flow, err := json.Marshal(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, form := range []string{strings.Join(all, ","), string(block), string(flow)} {
 		if again, err := ParseKeys(form); err != nil || !slices.Equal(again, keys) {
 			t.Fatalf("%q gave %q; %q gives %q, %v", text, all, form, texts(again), err)

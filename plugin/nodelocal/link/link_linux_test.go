@@ -13,7 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/kit"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 func addresses(text ...string) (all []netip.Addr) {
@@ -28,9 +29,7 @@ var both = addresses("169.254.20.10", "10.96.0.10", "fd00::a", "fe80::53")
 func ensure(t *testing.T, i *Interface, addrs []netip.Addr, exact bool) Repair {
 	t.Helper()
 	r, err := i.Ensure(addrs, exact)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return r
 }
 
@@ -50,13 +49,9 @@ func read(t *testing.T, name string) (s state) {
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return s
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	addrs, err := netlink.AddrList(dev, netlink.FAMILY_ALL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, a := range addrs {
 		s.Addresses = append(s.Addresses, address(a))
 	}
@@ -70,7 +65,7 @@ func sorted(addrs []netip.Addr) []netip.Addr {
 }
 
 func TestKernelEnsure(t *testing.T) {
-	namespace.Enter(t)
+	netns.Enter(t)
 	i := New("nodelocaldns")
 	r := ensure(t, i, both, true)
 	if !r.Created || r.Up || !slices.Equal(r.Added, both) || len(r.Removed) > 0 {
@@ -90,19 +85,17 @@ func TestKernelEnsure(t *testing.T) {
 		t.Errorf("at the next start: %+v", r)
 	}
 	// An IPv6 address is usable at once.
-	if out := namespace.Run(t, "ip", "-6", "addr", "show", "dev", "nodelocaldns"); strings.Contains(out, "tentative") {
+	if out := netns.Run(t, "ip", "-6", "addr", "show", "dev", "nodelocaldns"); strings.Contains(out, "tentative") {
 		t.Errorf("an address is tentative:\n%s", out)
 	}
 }
 
 // TestKernelRoutes: new addresses have local routes, which the kernel adds a little later than IPv6 addresses.
 func TestKernelRoutes(t *testing.T) {
-	namespace.Enter(t)
+	netns.Enter(t)
 	i, all := New("nodelocaldns"), addresses("fd00::a", "fd00::b", "fe80::53")
 	h, err := handle()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer h.Close()
 	for range 20 {
 		ensure(t, i, all, true)
@@ -111,9 +104,7 @@ func TestKernelRoutes(t *testing.T) {
 				t.Fatalf("no local route to %v, error %v", a, err)
 			}
 		}
-		if err := Remove("nodelocaldns", all); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, Remove("nodelocaldns", all))
 	}
 }
 
@@ -129,10 +120,10 @@ func TestKernelRepair(t *testing.T) {
 		{"interface removed", "link del nodelocaldns", Repair{Created: true, Added: both}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			namespace.Enter(t)
+			netns.Enter(t)
 			i := New("nodelocaldns")
 			ensure(t, i, both, true)
-			namespace.Run(t, "ip", strings.Fields(tc.damage)...)
+			netns.Run(t, "ip", strings.Fields(tc.damage)...)
 			if r := ensure(t, i, both, true); fmt.Sprint(r) != fmt.Sprint(tc.want) {
 				t.Errorf("repaired %+v, want %+v", r, tc.want)
 			}
@@ -142,7 +133,7 @@ func TestKernelRepair(t *testing.T) {
 		})
 	}
 	t.Run("another instance's address stays", func(t *testing.T) {
-		namespace.Enter(t)
+		netns.Enter(t)
 		ensure(t, New("nodelocaldns"), both, true)
 		if r := ensure(t, New("nodelocaldns"), both[:1], false); r.Any() {
 			t.Errorf("repaired although not exact: %+v", r)
@@ -156,21 +147,15 @@ func TestKernelRepair(t *testing.T) {
 // TestKernelFlush removes an address before its local route is awaited, as "ip addr flush" does, which repeats itself until
 // no address is left.
 func TestKernelFlush(t *testing.T) {
-	namespace.Enter(t)
+	netns.Enter(t)
 	i := New("nodelocaldns")
 	ensure(t, i, both, true)
 	h, err := handle()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer h.Close()
 	dev, err := h.LinkByName("nodelocaldns")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := removeAddress(h, dev, *i.netlinkAddress(both[1])); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	kit.Must(t, removeAddress(h, dev, *i.netlinkAddress(both[1])))
 	start := time.Now()
 	if err := awaitLocal(h, dev, both); err != nil {
 		t.Error(err)
@@ -188,11 +173,11 @@ func TestKernelHeld(t *testing.T) {
 		{"IPVS", "kube-ipvs0", "10.96.0.10/32", "address 10.96.0.10 is held by interface kube-ipvs0: with kube-proxy in IPVS mode use a link-local address only, and pass it to the kubelet as --cluster-dns"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			namespace.Enter(t)
+			netns.Enter(t)
 			if tc.iface != "lo" {
-				namespace.Run(t, "ip", "link", "add", tc.iface, "type", "bridge")
+				netns.Run(t, "ip", "link", "add", tc.iface, "type", "bridge")
 			}
-			namespace.Run(t, "ip", "addr", "add", tc.address, "dev", tc.iface)
+			netns.Run(t, "ip", "addr", "add", tc.address, "dev", tc.iface)
 			_, err := New("nodelocaldns").Ensure(both, true)
 			if held := (*HeldError)(nil); !errors.As(err, &held) || err.Error() != tc.want {
 				t.Errorf("error %v, want %s", err, tc.want)
@@ -205,9 +190,9 @@ func TestKernelHeld(t *testing.T) {
 }
 
 func TestKernelWithoutIPv6(t *testing.T) {
-	namespace.Enter(t)
+	netns.Enter(t)
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil {
-		namespace.Lacking(t, err.Error())
+		kit.Lacking(t, err.Error())
 	}
 	if _, err := New("nodelocaldns").Ensure(both, true); !errors.Is(err, ErrNoIPv6) {
 		t.Errorf("error %v, want %v", err, ErrNoIPv6)
@@ -216,8 +201,8 @@ func TestKernelWithoutIPv6(t *testing.T) {
 }
 
 func TestKernelOtherKind(t *testing.T) {
-	namespace.Enter(t)
-	namespace.Run(t, "ip", "link", "add", "nodelocaldns", "type", "veth", "peer", "name", "peer")
+	netns.Enter(t)
+	netns.Run(t, "ip", "link", "add", "nodelocaldns", "type", "veth", "peer", "name", "peer")
 	const want = "interface nodelocaldns: interface nodelocaldns exists and is a veth, not a dummy or a bridge: choose another name"
 	if _, err := New("nodelocaldns").Ensure(both, true); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
@@ -232,8 +217,8 @@ func TestKernelOtherKind(t *testing.T) {
 
 // TestKernelLoopback puts the addresses on lo, as on a kernel that has neither dummy nor bridge.
 func TestKernelLoopback(t *testing.T) {
-	namespace.Enter(t)
-	namespace.Run(t, "ip", "addr", "add", "192.0.2.7/32", "dev", "lo")
+	netns.Enter(t)
+	netns.Run(t, "ip", "addr", "add", "192.0.2.7/32", "dev", "lo")
 	i := &Interface{name: "nodelocaldns", kind: Loopback}
 	if r := ensure(t, i, both, true); !slices.Equal(r.Added, both) {
 		t.Errorf("the first time: %+v", r)
@@ -253,7 +238,7 @@ func TestKernelLoopback(t *testing.T) {
 }
 
 func TestKernelRemove(t *testing.T) {
-	namespace.Enter(t)
+	netns.Enter(t)
 	if err := Remove("nodelocaldns", both); err != nil {
 		t.Errorf("without the interface: %v", err)
 	}
@@ -267,18 +252,14 @@ func TestKernelRemove(t *testing.T) {
 }
 
 func TestKernelWatch(t *testing.T) {
-	namespace.Enter(t)
+	netns.Enter(t)
 	i := New("nodelocaldns")
 	ensure(t, i, both, true)
 	done, changed := make(chan struct{}), make(chan struct{}, 100)
-	if err := i.Watch(both, done, func() { changed <- struct{}{} }, func(error) {}); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, i.Watch(both, done, func() { changed <- struct{}{} }, func(error) {}))
 	defer close(done)
 	dev, err := netlink.LinkByName("nodelocaldns")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for name, damage := range map[string]func() error{
 		"address removed":   func() error { return netlink.AddrDel(dev, i.netlinkAddress(both[0])) },
 		"interface down":    func() error { return netlink.LinkSetDown(dev) },
@@ -292,9 +273,7 @@ func TestKernelWatch(t *testing.T) {
 		if dev, err = netlink.LinkByName("nodelocaldns"); err != nil {
 			t.Fatal(err)
 		}
-		if err := damage(); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, damage())
 		select {
 		case <-changed:
 		case <-time.After(5 * time.Second):
@@ -306,31 +285,21 @@ func TestKernelWatch(t *testing.T) {
 	// one of the first would arrive before that of the last.
 	ensure(t, i, both, true)
 	other := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "pod0"}, PeerName: "pod1"}
-	if err := errors.Join(netlink.LinkAdd(other), netlink.LinkSetUp(other)); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, errors.Join(netlink.LinkAdd(other), netlink.LinkSetUp(other)))
 	time.Sleep(100 * time.Millisecond)
 	for len(changed) > 0 {
 		<-changed
 	}
 	for _, address := range []string{"10.244.0.1/32", "fd00::244/128"} {
 		a, err := netlink.ParseAddr(address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(netlink.AddrAdd(other, a), netlink.AddrDel(other, a)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
+		kit.Must(t, errors.Join(netlink.AddrAdd(other, a), netlink.AddrDel(other, a)))
 	}
-	if err := netlink.LinkDel(other); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, netlink.LinkDel(other))
 	if dev, err = netlink.LinkByName("nodelocaldns"); err != nil {
 		t.Fatal(err)
 	}
-	if err := netlink.AddrDel(dev, i.netlinkAddress(both[0])); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, netlink.AddrDel(dev, i.netlinkAddress(both[0])))
 	select {
 	case <-changed:
 	case <-time.After(5 * time.Second):

@@ -5,11 +5,13 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/kit"
+
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 func TestList(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	addrs := []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")}
@@ -19,9 +21,7 @@ func TestList(t *testing.T) {
 	find := func() (Link, []Link) {
 		t.Helper()
 		links, err := List()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		i := slices.IndexFunc(links, func(l Link) bool { return l.Name == "nodelocaldns" })
 		if i < 0 {
 			t.Fatalf("no interface among %v", links)

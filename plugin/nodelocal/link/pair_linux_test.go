@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/kit"
+
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 func TestPairOf(t *testing.T) {
@@ -29,22 +31,20 @@ var (
 func ensurePair(t *testing.T, sources ...string) (repaired bool) {
 	t.Helper()
 	repaired, err := PairOf("nodelocaldns").Ensure(targets, addresses(sources...), true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return repaired
 }
 
 // pairState returns the devices and routes of a pair as text.
 func pairState(t *testing.T) string {
 	t.Helper()
-	state := namespace.Run(t, "ip", "-brief", "-4", "route") + namespace.Run(t, "ip", "-brief", "-6", "route") +
-		namespace.Run(t, "ip", "-brief", "addr", "show", "type", "veth")
+	state := netns.Run(t, "ip", "-brief", "-4", "route") + netns.Run(t, "ip", "-brief", "-6", "route") +
+		netns.Run(t, "ip", "-brief", "addr", "show", "type", "veth")
 	return strings.ReplaceAll(state, " linkdown", "") // which changes with time
 }
 
 func TestKernelPair(t *testing.T) {
-	namespace.Enter(t)
+	netns.Enter(t)
 	if !ensurePair(t, "192.0.0.8", "100:0:0:1::8") {
 		t.Error("the first time nothing was repaired")
 	}
@@ -59,7 +59,7 @@ func TestKernelPair(t *testing.T) {
 		"link del nodelocaldns-q0", "link set nodelocaldns-q1 down", "link set nodelocaldns-q0 down", "link set nodelocaldns-q0 arp on",
 		"route del 192.0.0.8 dev nodelocaldns-q1", "-6 route del 100:0:0:1::53 dev nodelocaldns-q0",
 	} {
-		namespace.Run(t, "ip", strings.Fields(damage)...)
+		netns.Run(t, "ip", strings.Fields(damage)...)
 		if !ensurePair(t, "192.0.0.8", "100:0:0:1::8") || ensurePair(t, "192.0.0.8", "100:0:0:1::8") {
 			t.Errorf("%s: not repaired at once:\n%s", damage, pairState(t))
 		}
@@ -89,10 +89,10 @@ func sortedRoutes(state string) string {
 
 // TestKernelPairNetworkRoute has a route to a network that begins with the address of a missing route.
 func TestKernelPairNetworkRoute(t *testing.T) {
-	namespace.Enter(t)
+	netns.Enter(t)
 	ensurePair(t, "192.0.0.8")
-	namespace.Run(t, "ip", "route", "add", "192.0.0.8/30", "dev", "nodelocaldns-q1")
-	namespace.Run(t, "ip", "route", "del", "192.0.0.8/32", "dev", "nodelocaldns-q1")
+	netns.Run(t, "ip", "route", "add", "192.0.0.8/30", "dev", "nodelocaldns-q1")
+	netns.Run(t, "ip", "route", "del", "192.0.0.8/32", "dev", "nodelocaldns-q1")
 	if !ensurePair(t, "192.0.0.8") || ensurePair(t, "192.0.0.8") || !strings.Contains(pairState(t), "192.0.0.8 dev") {
 		t.Errorf("the missing route was not repaired at once:\n%s", pairState(t))
 	}
@@ -104,9 +104,9 @@ func TestKernelPairConflict(t *testing.T) {
 		{"another kind", "link add nodelocaldns-q1 type bridge", "interface nodelocaldns-q1 exists and is a bridge, not a veth: choose another name"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			namespace.Enter(t)
-			namespace.Run(t, "ip", strings.Fields(tc.setup)...)
-			before := namespace.Run(t, "ip", "addr")
+			netns.Enter(t)
+			netns.Run(t, "ip", strings.Fields(tc.setup)...)
+			before := netns.Run(t, "ip", "addr")
 			_, err := PairOf("nodelocaldns").Ensure(targets, sources, true)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %s", err, tc.want)
@@ -114,7 +114,7 @@ func TestKernelPairConflict(t *testing.T) {
 			if err := PairOf("nodelocaldns").Remove(); err != nil {
 				t.Error(err)
 			}
-			if after := namespace.Run(t, "ip", "addr"); after != before {
+			if after := netns.Run(t, "ip", "addr"); after != before {
 				t.Errorf("changed to\n%s\nfrom\n%s", after, before)
 			}
 		})

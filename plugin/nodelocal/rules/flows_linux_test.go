@@ -9,14 +9,14 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/test/kit"
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // TestForgetFlows deletes the flows to addresses with a fallback, and no others. TestFallbackOfEarlierFlows of test/nodelocal has
 // the reason.
 func TestForgetFlows(t *testing.T) {
-	namespace.Enter(t)
-	namespace.Run(t, "nft", "add table inet t; add chain inet t raw { type filter hook output priority raw; }; "+
+	netns.Enter(t)
+	netns.Run(t, "nft", "add table inet t; add chain inet t raw { type filter hook output priority raw; }; "+
 		"add chain inet t out { type filter hook output priority 0; }; add chain inet t nat { type nat hook output priority -100; }; "+
 		"add rule inet t raw udp sport 1007 ct zone set 7; add rule inet t out ct state new counter; "+
 		"add rule inet t nat udp sport 1008 dnat ip to 10.9.9.9; add rule inet t nat udp sport 1008 dnat ip6 to fd00:9::9")
@@ -25,7 +25,7 @@ func TestForgetFlows(t *testing.T) {
 	for _, family := range [][]string{{"169.254.20.10", "10.9.9.9", "10.96.0.10"}, {"fd00:53::10", "fd00:9::9", "fd00:96::a"}} {
 		for _, a := range family {
 			prefix := netip.PrefixFrom(netip.MustParseAddr(a), netip.MustParseAddr(a).BitLen())
-			namespace.Run(t, "ip", strings.Fields("address add "+prefix.String()+" dev lo nodad")...)
+			netns.Run(t, "ip", strings.Fields("address add "+prefix.String()+" dev lo nodad")...)
 		}
 		for _, f := range []struct {
 			from int
@@ -41,7 +41,7 @@ func TestForgetFlows(t *testing.T) {
 		}
 	}
 	count := func(from int) int {
-		all := namespace.Run(t, "conntrack", "-L", "-f", "ipv4") + namespace.Run(t, "conntrack", "-L", "-f", "ipv6")
+		all := netns.Run(t, "conntrack", "-L", "-f", "ipv4") + netns.Run(t, "conntrack", "-L", "-f", "ipv6")
 		return strings.Count(all, fmt.Sprintf("sport=%d dport=5", from))
 	}
 	for _, deleted := range []int{2, 0} {

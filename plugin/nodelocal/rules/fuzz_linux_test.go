@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
@@ -46,9 +48,7 @@ func FuzzExpression(f *testing.F) {
 		&expr.Match{Name: "comment", Info: &comment},
 	} {
 		attributes, err := expr.Marshal(byte(nftables.TableFamilyIPv4), e)
-		if err != nil {
-			f.Fatal(err)
-		}
+		kit.Must(f, err)
 		if got := readExpression(nftables.TableFamilyIPv4, attributes, predecessorExpression); reflect.TypeOf(got) != reflect.TypeOf(e) {
 			f.Fatalf("read %#v, want %#v", got, e)
 		}

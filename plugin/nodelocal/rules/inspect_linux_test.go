@@ -6,11 +6,13 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/kit"
+
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 func TestMatched(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	four, six := netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")
@@ -18,13 +20,9 @@ func TestMatched(t *testing.T) {
 		t.Errorf("without a table: %v, %v", got, err)
 	}
 	table := NewNFTables(Config{Interface: "nodelocaldns", Addresses: []netip.Addr{four, six}, Port: 53, Fallback: []netip.Addr{netip.MustParseAddr("10.96.0.11")}})
-	if err := table.Apply(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, table.Apply())
 	got, err := Matched(t.Context(), "nodelocaldns")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if own := got[ChainNode]; !slices.Contains(own, four) || !slices.Contains(own, six) {
 		t.Errorf("chain %s: %v", ChainNode, own)
 	}
@@ -39,9 +37,7 @@ func TestMatched(t *testing.T) {
 	if _, err := Matched(ended, "nodelocaldns"); err == nil {
 		t.Error("no error after the end of the context")
 	}
-	if err := table.Remove(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, table.Remove())
 	if got, err := Matched(t.Context(), "nodelocaldns"); got != nil || err != nil {
 		t.Errorf("after the removal: %v, %v", got, err)
 	}

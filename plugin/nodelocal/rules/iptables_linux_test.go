@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/test/kit"
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 func TestIPTablesText(t *testing.T) {
@@ -35,7 +35,7 @@ func TestIPTablesText(t *testing.T) {
 func saved(t *testing.T) (all []string) {
 	t.Helper()
 	for _, program := range []string{"iptables-save", "ip6tables-save"} {
-		for line := range strings.Lines(namespace.Run(t, program)) {
+		for line := range strings.Lines(netns.Run(t, program)) {
 			if strings.HasPrefix(line, "-A") {
 				all = append(all, program+" "+strings.TrimSpace(line))
 			}
@@ -46,14 +46,12 @@ func saved(t *testing.T) (all []string) {
 }
 
 func TestKernelIPTables(t *testing.T) {
-	namespace.Enter(t)
-	namespace.Run(t, "iptables", "-A", "INPUT", "-p", "udp", "--dport", "53", "-j", "DROP")
+	netns.Enter(t)
+	netns.Run(t, "iptables", "-A", "INPUT", "-p", "udp", "--dport", "53", "-j", "DROP")
 	others := saved(t)
 	c := configs["dual-stack"]
 	rules, err := NewIPTables(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if ok, err := rules.Intact(); ok || err != nil {
 		t.Errorf("intact before they were applied: %t, %v", ok, err)
 	}
@@ -63,20 +61,20 @@ func TestKernelIPTables(t *testing.T) {
 	if got, want := len(saved(t)), len(others)+rules.Rules(); got != want {
 		t.Errorf("%d rules, want %d:\n%s", got, want, strings.Join(saved(t), "\n"))
 	}
-	if first := namespace.Run(t, "iptables", "-S", "INPUT"); !strings.Contains(strings.Split(first, "\n")[1], "ACCEPT") {
+	if first := netns.Run(t, "iptables", "-S", "INPUT"); !strings.Contains(strings.Split(first, "\n")[1], "ACCEPT") {
 		t.Errorf("the DROP of another program comes first:\n%s", first)
 	}
 	if ok, err := rules.Intact(); !ok || err != nil {
 		t.Errorf("intact: %t, %v", ok, err)
 	}
-	namespace.Run(t, "iptables", "-t", "raw", "-F", "OUTPUT")
+	netns.Run(t, "iptables", "-t", "raw", "-F", "OUTPUT")
 	if ok, err := rules.Intact(); ok || err != nil {
 		t.Errorf("intact after damage: %t, %v", ok, err)
 	}
 	kit.Must(t, rules.Apply())
 	// Both copies of a rule are removed, as node-local-dns leaves some twice.
 	r := c.ipRules()[0]
-	namespace.Run(t, "iptables", append([]string{"-t", r.table, "-I", r.chain}, r.spec...)...)
+	netns.Run(t, "iptables", append([]string{"-t", r.table, "-I", r.chain}, r.spec...)...)
 	for range 2 {
 		kit.Must(t, rules.Remove())
 		if got := saved(t); !slices.Equal(got, others) {
@@ -87,8 +85,8 @@ func TestKernelIPTables(t *testing.T) {
 
 // TestKernelIPTablesAccepts accepts DNS in the existing filter tables.
 func TestKernelIPTablesAccepts(t *testing.T) {
-	namespace.Enter(t)
-	namespace.Run(t, "iptables", "--version")
+	netns.Enter(t)
+	netns.Run(t, "iptables", "--version")
 	c := configs["dual-stack"]
 	for _, step := range []struct {
 		name    string
@@ -101,13 +99,11 @@ func TestKernelIPTablesAccepts(t *testing.T) {
 		{"IPv6 as well", []string{"ip6tables", "-A", "INPUT", "-j", "REJECT"}, 3 * 4},
 	} {
 		if len(step.command) > 0 {
-			namespace.Run(t, step.command[0], step.command[1:]...)
+			netns.Run(t, step.command[0], step.command[1:]...)
 		}
 		before := saved(t)
 		accepts, err := NewAccepts(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if accepts.Rules() != step.rules {
 			t.Errorf("%s: %d rules, want %d", step.name, accepts.Rules(), step.rules)
 		}

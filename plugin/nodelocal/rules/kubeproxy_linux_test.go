@@ -5,12 +5,14 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/kit"
+
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // TestServicesOfKubeProxy has the rules of kube-proxy in each of its modes.
 func TestServicesOfKubeProxy(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	four, six := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")
@@ -44,9 +46,7 @@ func TestServicesOfKubeProxy(t *testing.T) {
 			find := func() []netip.Addr {
 				t.Helper()
 				found, err := ReadKubeProxy(t.Context(), true)
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, err)
 				slices.SortFunc(found.Services, netip.Addr.Compare)
 				return found.Services
 			}
@@ -54,15 +54,15 @@ func TestServicesOfKubeProxy(t *testing.T) {
 				t.Errorf("without kube-proxy: %v", found)
 			}
 			for _, command := range c.setup {
-				namespace.Run(t, command[0], command[1:]...)
+				netns.Run(t, command[0], command[1:]...)
 			}
 			if found := find(); !slices.Equal(found, []netip.Addr{four, six}) {
 				t.Errorf("got %v, want %v and %v", found, four, six)
 			}
-			namespace.Run(t, "nft", "flush", "ruleset")
+			netns.Run(t, "nft", "flush", "ruleset")
 			for _, program := range []string{"iptables-legacy", "ip6tables-legacy"} {
-				namespace.Run(t, program, "-t", "nat", "-F")
-				namespace.Run(t, program, "-t", "nat", "-X")
+				netns.Run(t, program, "-t", "nat", "-F")
+				netns.Run(t, program, "-t", "nat", "-X")
 			}
 		})
 	}
@@ -70,7 +70,7 @@ func TestServicesOfKubeProxy(t *testing.T) {
 
 // TestModesOfKubeProxy has rules as kube-proxy makes them in each of its modes.
 func TestModesOfKubeProxy(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	for _, c := range []struct {
@@ -90,14 +90,14 @@ func TestModesOfKubeProxy(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.setup != nil {
-				namespace.Run(t, c.setup[0], c.setup[1:]...)
+				netns.Run(t, c.setup[0], c.setup[1:]...)
 			}
 			got, err := ReadKubeProxy(t.Context(), true)
 			if err != nil || !slices.Equal(got.Modes, c.want) {
 				t.Errorf("got %v, %v; want %v", got.Modes, err, c.want)
 			}
 			if c.tear != nil {
-				namespace.Run(t, c.tear[0], c.tear[1:]...)
+				netns.Run(t, c.tear[0], c.tear[1:]...)
 			}
 		})
 	}

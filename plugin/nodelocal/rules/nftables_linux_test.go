@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/test/kit"
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // TestKernelTable applies each table and compares the ruleset in the kernel, as nft lists it, with the golden file.
 func TestKernelTable(t *testing.T) {
 	for name, c := range configs {
 		t.Run(name, func(t *testing.T) {
-			namespace.Enter(t)
+			netns.Enter(t)
 			table := NewNFTables(c)
 			kit.Must(t, table.Apply())
 			want := kit.Read(t, golden(name))
@@ -34,9 +34,9 @@ func TestKernelTable(t *testing.T) {
 func TestGoldenFilesLoad(t *testing.T) {
 	for name := range configs {
 		t.Run(name, func(t *testing.T) {
-			namespace.Enter(t)
+			netns.Enter(t)
 			want := kit.Read(t, golden(name))
-			namespace.Run(t, "nft", "-f", golden(name))
+			netns.Run(t, "nft", "-f", golden(name))
 			if got := list(t); got != want {
 				t.Errorf("nft lists\n%s\nwant\n%s", got, want)
 			}
@@ -44,17 +44,15 @@ func TestGoldenFilesLoad(t *testing.T) {
 	}
 }
 
-func list(t *testing.T) string { return namespace.Run(t, "nft", "list", "ruleset") }
+func list(t *testing.T) string { return netns.Run(t, "nft", "list", "ruleset") }
 
 // node applies a table in a namespace with its addresses on lo.
 func node(t *testing.T, name string) *NFTables {
 	t.Helper()
-	namespace.Enter(t)
+	netns.Enter(t)
 	c := configs[name]
 	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, a := range c.Addresses {
 		n := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 		kit.Must(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: n, Flags: unix.IFA_F_NODAD}))
@@ -72,9 +70,7 @@ func send(t *testing.T, to netip.Addr, mark int) (dropped bool) {
 		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer func() {
 		if err := unix.Close(fd); err != nil {
 			t.Error(err)
@@ -100,9 +96,7 @@ func sockaddr(a netip.Addr, port int) unix.Sockaddr {
 func leased(t *testing.T, table *NFTables) (all []netip.Addr) {
 	t.Helper()
 	left, err := Leased(table.config.Interface)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for a, d := range left {
 		if d <= 0 || d > Lease {
 			t.Errorf("the lease of %s has %s left", a, d)
@@ -151,12 +145,12 @@ func TestKernelLease(t *testing.T) {
 }
 
 func TestKernelLeaseWithoutTable(t *testing.T) {
-	namespace.Enter(t)
+	netns.Enter(t)
 	if got, err := Leased("nodelocaldns"); len(got) > 0 || err != nil {
 		t.Errorf("without the table: leases %v, error %v; want neither", got, err)
 	}
-	namespace.Run(t, "nft", "add table inet nearside-nodelocaldns; add set inet nearside-nodelocaldns lease4 { type ipv4_addr; flags timeout; }")
-	namespace.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 1m }")
+	netns.Run(t, "nft", "add table inet nearside-nodelocaldns; add set inet nearside-nodelocaldns lease4 { type ipv4_addr; flags timeout; }")
+	netns.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 1m }")
 	if got, err := Leased("nodelocaldns"); len(got) != 1 || err != nil {
 		t.Errorf("without the set for IPv6: leases %v, error %v; want one lease", got, err)
 	}
@@ -173,7 +167,7 @@ func TestKernelEarlierTable(t *testing.T) {
 		t.Errorf("leases %v, want %v", got, four)
 	}
 	for _, s := range leaseSetNames {
-		namespace.Run(t, "nft", "flush", "set", "inet", "nearside-nodelocaldns", s)
+		netns.Run(t, "nft", "flush", "set", "inet", "nearside-nodelocaldns", s)
 	}
 	want := kit.Read(t, golden("health"))
 	if got := list(t); got != want {
@@ -188,8 +182,8 @@ var leaseSetNames = []string{lease4, lease6}
 
 // TestKernelOtherShape applies a table over one of the same name with other sets and chains.
 func TestKernelOtherShape(t *testing.T) {
-	namespace.Enter(t)
-	namespace.Run(t, "nft", "add table inet nearside-nodelocaldns; add set inet nearside-nodelocaldns lease4 { type ipv6_addr; }; add chain inet nearside-nodelocaldns output { type filter hook input priority 7; }")
+	netns.Enter(t)
+	netns.Run(t, "nft", "add table inet nearside-nodelocaldns; add set inet nearside-nodelocaldns lease4 { type ipv6_addr; }; add chain inet nearside-nodelocaldns output { type filter hook input priority 7; }")
 	kit.Must(t, NewNFTables(configs["one-address"]).Apply())
 	want := kit.Read(t, golden("one-address"))
 	if got := list(t); got != want {
@@ -208,7 +202,7 @@ func TestKernelIntact(t *testing.T) {
 		"chain that drops everything added": {"add", "chain", "inet", "nearside-nodelocaldns", "another", "{ type filter hook input priority 0; policy drop; }"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			namespace.Enter(t)
+			netns.Enter(t)
 			table := NewNFTables(configs["dual-stack"])
 			if ok, err := table.Intact(); ok || err != nil {
 				t.Errorf("intact before it was applied: %t, %v", ok, err)
@@ -219,10 +213,8 @@ func TestKernelIntact(t *testing.T) {
 				t.Errorf("intact: %t, %v", ok, err)
 			}
 			was, err := Generation()
-			if err != nil {
-				t.Fatal(err)
-			}
-			namespace.Run(t, "nft", damage...)
+			kit.Must(t, err)
+			netns.Run(t, "nft", damage...)
 			if ok, err := table.Intact(); ok || err != nil {
 				t.Errorf("intact after damage: %t, %v", ok, err)
 			}
@@ -241,8 +233,8 @@ func TestKernelIntact(t *testing.T) {
 }
 
 func TestKernelRemove(t *testing.T) {
-	namespace.Enter(t)
-	namespace.Run(t, "nft", "add", "table", "inet", "other")
+	netns.Enter(t)
+	netns.Run(t, "nft", "add", "table", "inet", "other")
 	table := NewNFTables(configs["dual-stack"])
 	for range 2 { // the second time the table is missing
 		kit.Must(t, table.Apply())

@@ -15,7 +15,7 @@ import (
 	"github.com/google/nftables/expr"
 
 	"github.com/nearside-dns/nearside/test/kit"
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 func TestSplitWords(t *testing.T) {
@@ -184,9 +184,7 @@ func TestMatchedAddresses(t *testing.T) {
 func predecessors(t *testing.T, addrs ...netip.Addr) []PredecessorRule {
 	t.Helper()
 	found, err := Predecessors(context.Background(), addrs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return found
 }
 
@@ -202,14 +200,14 @@ func removePredecessors(t *testing.T, all []PredecessorRule) {
 
 // TestKernelPredecessors needs no iptables: the rules of iptables-nft are those of nft.
 func TestKernelPredecessors(t *testing.T) {
-	namespace.Enter(t)
+	netns.Enter(t)
 	if found := predecessors(t); len(found) > 0 {
 		t.Errorf("in an empty namespace: got %v", found)
 	}
 	four, six := netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")
 	const comment = ` comment "NodeLocal DNS Cache: skip conntrack"`
 	add := func(family, chain, rule string) {
-		namespace.Run(t, "nft", "add table "+family+" raw; add chain "+family+" raw "+chain+"; add rule "+family+" raw "+chain+" "+rule)
+		netns.Run(t, "nft", "add table "+family+" raw; add chain "+family+" raw "+chain+"; add rule "+family+" raw "+chain+" "+rule)
 	}
 	for _, rule := range []string{
 		"ip daddr 169.254.20.10 udp dport 53 notrack", // no comment
@@ -222,7 +220,7 @@ func TestKernelPredecessors(t *testing.T) {
 		add("ip", "PREROUTING", rule)
 	}
 	add("ip", "other", "ip daddr 169.254.20.10 notrack"+comment)
-	before := namespace.Run(t, "nft", "list", "table", "ip", "raw")
+	before := netns.Run(t, "nft", "list", "table", "ip", "raw")
 	for range 2 { // duplicates
 		add("ip", "PREROUTING", "ip daddr 169.254.20.10 udp dport 53 notrack"+comment)
 		add("ip6", "OUTPUT", "ip6 saddr fd00::a udp sport 53 notrack"+comment)
@@ -245,8 +243,8 @@ func TestKernelPredecessors(t *testing.T) {
 		}
 	}
 	removePredecessors(t, found)
-	namespace.Run(t, "nft", "delete chain ip raw OUTPUT; delete chain ip6 raw OUTPUT") // both empty
-	if after := namespace.Run(t, "nft", "list", "table", "ip", "raw"); after != before {
+	netns.Run(t, "nft", "delete chain ip raw OUTPUT; delete chain ip6 raw OUTPUT") // both empty
+	if after := netns.Run(t, "nft", "list", "table", "ip", "raw"); after != before {
 		t.Errorf("after\n%s\nwant\n%s", after, before)
 	}
 	ended, cancel := context.WithCancel(context.Background())
@@ -281,7 +279,7 @@ func TestKernelIPTablesPredecessors(t *testing.T) {
 		{"ip6tables-legacy", "fd00::a", "fd00::/9", "2001:db8::53"},
 	} {
 		t.Run(c.program, func(t *testing.T) {
-			namespace.Enter(t)
+			netns.Enter(t)
 			legacy := strings.HasSuffix(c.program, "legacy")
 			if found := predecessors(t); len(found) > 0 {
 				t.Errorf("in an empty namespace: got %v", found)
@@ -292,14 +290,14 @@ func TestKernelIPTablesPredecessors(t *testing.T) {
 				}
 			}
 			for _, rule := range foreign(c.address, c.network, c.other) {
-				namespace.Run(t, c.program, rule...)
+				netns.Run(t, c.program, rule...)
 			}
-			before := namespace.Run(t, c.program, "-t", "raw", "-S") + namespace.Run(t, c.program, "-t", "filter", "-S")
+			before := netns.Run(t, c.program, "-t", "raw", "-S") + netns.Run(t, c.program, "-t", "filter", "-S")
 			address := netip.MustParseAddr(c.address)
 			left := Config{Addresses: []netip.Addr{address}, Port: 53, Health: 8080}.ipRules()
 			left = append(left, left[0], left[1], left[1]) // duplicates
 			for _, r := range left {
-				namespace.Run(t, c.program, append([]string{"-t", r.table, "-I", r.chain}, r.spec...)...)
+				netns.Run(t, c.program, append([]string{"-t", r.table, "-I", r.chain}, r.spec...)...)
 			}
 			if found := predecessors(t, netip.MustParseAddr("192.0.2.1")); len(found) > 0 {
 				t.Errorf("of another address: got %v", found)
@@ -314,7 +312,7 @@ func TestKernelIPTablesPredecessors(t *testing.T) {
 				}
 			}
 			removePredecessors(t, found)
-			after := namespace.Run(t, c.program, "-t", "raw", "-S") + namespace.Run(t, c.program, "-t", "filter", "-S")
+			after := netns.Run(t, c.program, "-t", "raw", "-S") + netns.Run(t, c.program, "-t", "filter", "-S")
 			if after != before {
 				t.Errorf("after\n%s\nwant\n%s", after, before)
 			}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // Server is a DNS server on one address, over UDP and TCP.
@@ -59,9 +61,7 @@ func StartAt(t testing.TB, o Options, b Behaviour) *Server {
 	if o.Host == "" {
 		o.Host = "127.0.0.1"
 	}
-	if err := s.findPort(o.Host); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, s.findPort(o.Host))
 	t.Cleanup(s.close)
 	s.Behave(b)
 	return s

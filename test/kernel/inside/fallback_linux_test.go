@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -23,9 +25,7 @@ func TestFallback(t *testing.T) {
 	bed := netns.New(t)
 	serve := func(n *netns.Namespace, corefile string) *netns.Process {
 		path := filepath.Join(t.TempDir(), "Corefile")
-		if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.WriteFile(path, []byte(corefile), 0o600))
 		return n.Start(t, "nodecache", "-conf", path)
 	}
 	serve(bed.Upstream, answering("upstream", ""))

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // tree writes files and links below a temporary folder and returns it. A value that begins with
@@ -18,18 +20,14 @@ func tree(t *testing.T, files map[string]string) string {
 	root := t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		var err error
 		if len(text) > 3 && text[:3] == "-> " {
 			err = os.Symlink(text[3:], path)
 		} else {
 			err = os.WriteFile(path, []byte(text), 0o644)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 	}
 	return root
 }
@@ -40,9 +38,7 @@ const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->w
 func open(t *testing.T, files map[string]string) FS {
 	t.Helper()
 	fs, err := Open(tree(t, files))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return fs
 }
 
@@ -61,9 +57,7 @@ func TestListeners(t *testing.T) {
 		"8/comm": "named\n", "8/fd/3": "-> socket:[301]",
 	})
 	got, err := fs.Listeners(53)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	want := []Socket{
 		{"udp", netip.MustParseAddr("169.254.20.10"), 5, Process{7, "dnsmasq"}, 101},
 		{"tcp", netip.MustParseAddr("0.0.0.0"), 0, Process{}, 201},
@@ -90,9 +84,7 @@ func TestListenersBroken(t *testing.T) {
 // TestListenersOfThisProcess reads the real tables of this machine, with a socket of this process.
 func TestListenersOfThisProcess(t *testing.T) {
 	p, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
@@ -100,13 +92,9 @@ func TestListenersOfThisProcess(t *testing.T) {
 	})
 	want := p.LocalAddr().(*net.UDPAddr).AddrPort()
 	fs, err := Open("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	sockets, err := fs.Listeners(want.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	i := slices.IndexFunc(sockets, func(s Socket) bool { return s.Network == "udp" && s.Local == want.Addr() })
 	if i < 0 || sockets[i].Owner.PID != os.Getpid() {
 		t.Fatalf("no socket on %s of process %d among %v", want, os.Getpid(), sockets)

@@ -23,9 +23,7 @@ func TestDifferential(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "transcripts")
 	cmd := exec.Command("go", "test", "-count=1", "-tags=coredns", "-run=TestTranscripts", ".")
 	cmd.Env = append(os.Environ(), "NEARSIDE_TRANSCRIPTS="+path)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", cmd, err, out)
-	}
+	kit.Output(t, cmd)
 	text := kit.Read(t, path)
 	coredns := strings.Split(strings.TrimSuffix(text, "\x00"), "\x00")
 	list := property.List(t, 0, stories)

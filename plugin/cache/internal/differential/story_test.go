@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -119,14 +121,10 @@ func transcript(t *testing.T, story uint64, withoutStale string) (text string) {
 func handler(t *testing.T, corefile string, upstream plugin.Handler) plugin.Handler {
 	t.Helper()
 	action, err := caddy.DirectiveAction("dns", "cache")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	c := caddy.NewTestController("dns", corefile)
 	c.ServerBlockKeys = []string{"."}
-	if err := action(c); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, action(c))
 	return dnsserver.GetConfig(c).Plugin[0](upstream)
 }
 

@@ -25,16 +25,12 @@ func TestFile(t *testing.T) {
 		t.Fatalf("%d records written, %v", n, err)
 	}
 	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if info.Mode() != 0o600 {
 		t.Errorf("mode %v, want 0600", info.Mode())
 	}
 	b, err := Read(path, info.Size())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if s, err := Parse(b); err != nil || len(slices.Collect(s.Records())) != len(testRecords) {
 		t.Errorf("it is refused: %v", err)
 	}
@@ -113,9 +109,7 @@ func TestWriteFails(t *testing.T) {
 func wantFiles(t *testing.T, folder string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
@@ -156,13 +150,9 @@ func TestTwoWriters(t *testing.T) {
 		if errors.Is(err, fs.ErrNotExist) && !end {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		s, err := Parse(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if n := len(slices.Collect(s.Records())); n != 100*(int(s.Config[0])+1) {
 			t.Fatalf("%d records of writer %d", n, s.Config[0])
 		}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 var testHeader = Header{Config: [32]byte{1, 31: 2}, Written: time.Unix(1700000000, 5)}
@@ -46,9 +48,7 @@ func changed(b []byte, at int, bytes ...byte) []byte {
 func TestParse(t *testing.T) {
 	whole := content(t, testHeader, testRecords...)
 	s, err := Parse(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if s.Config != testHeader.Config || !s.Written.Equal(testHeader.Written) {
 		t.Errorf("header %+v, want %+v", s.Header, testHeader)
 	}

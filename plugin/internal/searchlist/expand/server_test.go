@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -246,9 +248,7 @@ func testBlocks(t *testing.T) {
 				takeQueries()
 				client := dns.Client{Net: network}
 				m, _, err := client.Exchange(query(first, dns.TypeA), addresses[network])
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.Must(t, err)
 				if m.Rcode != tt.rcode || tt.rcode == dns.RcodeSuccess && (len(m.Answer) != 3 || m.Answer[0].(*dns.CNAME).Target != tt.found) {
 					t.Errorf("%s: got %v, want %s of %s", network, m, dns.RcodeToString[tt.rcode], tt.found)
 				}
@@ -267,9 +267,7 @@ func testBlocks(t *testing.T) {
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
@@ -33,9 +35,7 @@ func (w *storedBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *
 	packed, _ := store.QueryFromMsg(&q, make([]byte, 0, wire.MaxQuery), r)
 	p := e.Patch(validity.Now())
 	m, err := e.Message(packed, q, &p)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	kit.Must(w.t, err)
 	if properties := store.PropertiesOf(ctx, r); properties != nil {
 		properties.Validity, properties.Lifetime = e.Validity, e.Lifetime(validity.Now())
 		if w.uncache {
@@ -48,9 +48,7 @@ func (w *storedBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *
 // ServeWire implements wirechain.Handler.
 func (w *storedBackend) ServeWire(b *batch.Batch, q *wirechain.Request) {
 	name, _, err := dns.UnpackDomainName(q.Packed, wire.HeaderLen)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	kit.Must(w.t, err)
 	if w.uncache {
 		q.Pass(b, q, nil)
 		return
@@ -65,9 +63,7 @@ func (w *storedBackend) store(name string, f fact, ago time.Duration, v *vouch.V
 	w.t.Helper()
 	stored := validity.Now() - ago
 	e := &store.Entry{Stored: stored, Validity: validity.Validity{Expires: stored + time.Duration(f.ttl)*time.Second, Voucher: v}}
-	if err := e.Fill(replyOf(query(name, dns.TypeA), name, f)); err != nil {
-		w.t.Fatal(err)
-	}
+	kit.Must(w.t, e.Fill(replyOf(query(name, dns.TypeA), name, f)))
 	w.entries[name] = e
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
@@ -140,9 +142,7 @@ func packedText(t *testing.T, m *dns.Msg) string {
 	}
 	m.Compress = false
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return fmt.Sprintf("%x %v", b, m)
 }
 
@@ -248,9 +248,7 @@ func TestConcurrentWalks(t *testing.T) {
 				f.replyKind = replyData
 			}
 			e := &store.Entry{Validity: validity.Validity{Expires: validity.Now() + time.Hour}}
-			if err := e.Fill(replyOf(query(name, dns.TypeA), name, f)); err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, e.Fill(replyOf(query(name, dns.TypeA), name, f)))
 			h.entries[name] = e
 		}
 	}
@@ -289,9 +287,7 @@ func TestWalkMemory(t *testing.T) {
 	const name = "a-long-name.of-another.zone.example.org."
 	r := query(name+podSuffixes[0], dns.TypeA)
 	packed, err := r.SetEdns0(1232, false).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	q := &wirechain.Request{Packed: packed, Answerer: &wireClient{}}
 	if !q.Parse(packed) {
 		t.Fatal("not parsed")

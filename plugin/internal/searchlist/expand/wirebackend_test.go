@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
@@ -167,9 +169,7 @@ func (c *wireClient) Pass(_ *batch.Batch, q *wirechain.Request, result any) {
 func sendWire(t *testing.T, x *Expander, r *dns.Msg, q *Question) (response, *wireClient) {
 	t.Helper()
 	packed, err := r.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	c := &wireClient{t: t, x: x, r: r, q: q, done: make(chan response, 2)}
 	wire := &wirechain.Request{Packed: packed, Answerer: c}
 	if !wire.Parse(packed) || !ExpandableWire(wire) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -28,7 +27,7 @@ import (
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // clock is a clock that the test advances.
 type clock struct{ offset atomic.Int64 }
@@ -40,9 +39,7 @@ func (c *clock) advance(d time.Duration) { c.offset.Add(int64(d)) }
 func run(t *testing.T, api *kubeapi.Server, o source.Options, c *clock) (*Source, *index.Index) {
 	t.Helper()
 	s, err := New(Connection{Endpoint: api.URL(), QPS: 1000, Burst: 1000}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	if c != nil {
 		for _, r := range s.resources {
 			r.health.now = c.now
@@ -231,9 +228,7 @@ func TestOverloaded(t *testing.T) {
 	f := startFront(t, api)
 	f.failsStreams(http.StatusGatewayTimeout)
 	s, err := New(Connection{Endpoint: f.url, QPS: 1000, Burst: 1000}, source.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	ix := index.New()
 	defer kit.Background(t, func(ctx context.Context) { s.Run(ctx, ix) })()
 	kit.Eventually(t, "the first records, by a list", func() bool { return synced(s) && hasIP(ix, "web", "10.96.0.1") })
@@ -435,9 +430,7 @@ func TestLimits(t *testing.T) {
 
 	t.Run("requests a second", func(t *testing.T) {
 		s, err := New(Connection{Endpoint: api.URL(), QPS: 20, Burst: 1}, source.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		r := theResource(s, source.Services)
 		begin := time.Now()
 		for range 11 { // the first is free, then ten at 20 a second
@@ -450,9 +443,7 @@ func TestLimits(t *testing.T) {
 
 	t.Run("requests in flight", func(t *testing.T) {
 		s, err := New(Connection{Endpoint: api.URL(), QPS: 1000, Burst: 1000, MaxInflight: 1}, source.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		api.Hang("services", true)
 		ctx, cancel := context.WithCancel(t.Context())
 		first := make(chan error, 1)

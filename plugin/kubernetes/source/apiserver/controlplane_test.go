@@ -61,9 +61,7 @@ func (c *realCluster) client() rest.Interface { return c.plane.Client().CoreV1()
 func (c *realCluster) object(manifest []byte) []byte {
 	c.t.Helper()
 	text, err := yaml.ToJSON(manifest)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	kit.Must(c.t, err)
 	return text
 }
 
@@ -101,15 +99,11 @@ func (c *realCluster) serve(versions ...string) {
 	path := definitionsPath + mcsv1beta1.ServiceImportFullName
 	kit.Within(c.t, realServerWait, "an update of the definition", func() bool { // the server updates its status at the same time
 		text, err := c.client().Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(c.t.Context())
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		kit.Must(c.t, err)
 		var definition unstructured.Unstructured
 		kit.Must(c.t, definition.UnmarshalJSON(text))
 		all, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		kit.Must(c.t, err)
 		for _, v := range all {
 			one := v.(map[string]any)
 			one["served"] = slices.Contains(versions, one["name"].(string))
@@ -139,9 +133,7 @@ type realSource struct {
 func runReal(t *testing.T, kubeconfig string, o source.Options) *realSource {
 	t.Helper()
 	s, err := New(Connection{Kubeconfig: kubeconfig, QPS: 50, Burst: 100}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s.pace.check, s.pace.confirm, s.pace.retry = time.Second, time.Second/2, time.Second/10
 	r := &realSource{Source: s, ix: index.New()}
 	kit.Background(t, func(ctx context.Context) { s.Run(ctx, r.ix) })

@@ -73,9 +73,7 @@ type front struct {
 func startFront(t *testing.T, api *kubeapi.Server) *front {
 	t.Helper()
 	to, err := url.Parse(api.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	proxy.FlushInterval = -1
 	// Watches that end with the source are not logged.
@@ -361,9 +359,7 @@ func TestOtherProperties(t *testing.T) {
 	var list []any
 	for _, o := range []*source.ClusterProperty{other, id} {
 		stripped, err := r.strip(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		list = append(list, stripped)
 	}
 	r.replace(list)
@@ -845,9 +841,7 @@ func TestImportsStop(t *testing.T) {
 			f := startFront(t, api)
 			prepare(api, f)
 			s, err := New(Connection{Endpoint: f.url, QPS: 1000, Burst: 1000}, withImports)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			s.pace.retry, s.pace.check, s.pace.confirm = time.Hour, time.Hour, time.Hour
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan struct{})

@@ -68,9 +68,7 @@ type nodeSource struct {
 func runNodes(t *testing.T, api *kubeapi.Server, endpoint string) *nodeSource {
 	t.Helper()
 	s, err := New(Connection{Endpoint: endpoint, QPS: 1000, Burst: 1000}, withNodes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	n := &nodeSource{Source: s, t: t, api: api, ix: index.New(), clock: new(clock)}
 	s.pace = pace{now: n.clock.now, again: time.Millisecond, retry: time.Millisecond, maxRetry: 10 * time.Millisecond}
 	kit.Background(t, func(ctx context.Context) { s.Run(ctx, n.ix) })
@@ -138,9 +136,7 @@ func (n *nodeSource) away(change func()) {
 func jsonOnly(t *testing.T, api *kubeapi.Server) string {
 	t.Helper()
 	to, err := url.Parse(api.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	proxy := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(to)
 		accepted := strings.Split(r.In.Header.Get("Accept"), ",")
@@ -395,9 +391,7 @@ func TestNodesStop(t *testing.T) {
 	api := kubeapi.New(t)
 	api.Hang(kubeapi.Nodes, true)
 	s, err := New(Connection{Endpoint: api.URL()}, withNodes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	p := s.podCIDRs(index.New())
 	p.queue.Add(everyNode)
 	ctx, stop := context.WithCancel(t.Context())

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -51,13 +53,9 @@ func TestPartial(t *testing.T) {
 			for kind, objects := range encodedObjects(t) {
 				for seed, data := range objects {
 					got, gvk, err := some.Decode(data, nil, nil)
-					if err != nil {
-						t.Fatal(err)
-					}
+					kit.Must(t, err)
 					want, wantGVK, err := all.Decode(data, nil, nil)
-					if err != nil {
-						t.Fatal(err)
-					}
+					kit.Must(t, err)
 					if *gvk != *wantGVK || reflect.TypeOf(got) != reflect.TypeOf(want) {
 						t.Fatalf("decoded as %v and %T, want %v and %T", gvk, got, wantGVK, want)
 					}
@@ -83,13 +81,9 @@ func TestPartialFields(t *testing.T) {
 			eachField(tables[kind].fields, "", func(path string) {
 				for _, data := range encodedObjects(t)[kind] {
 					got, _, err := some.Decode(data, nil, nil)
-					if err != nil {
-						t.Fatal(err)
-					}
+					kit.Must(t, err)
 					want, _, err := all.Decode(data, nil, nil)
-					if err != nil {
-						t.Fatal(err)
-					}
+					kit.Must(t, err)
 					if !reflect.DeepEqual(s.read(got), s.read(want)) {
 						return
 					}
@@ -232,9 +226,7 @@ func randomObject(seed int64, kind string) runtime.Object {
 // codecs returns the codecs of a source, and a function that encodes as an API server does.
 func codecs(t testing.TB) (runtime.NegotiatedSerializer, func(runtime.Object) []byte) {
 	all, err := builtinCodecs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	info, _ := runtime.SerializerInfoForMediaType(all.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
 	return all, func(o runtime.Object) []byte {
 		version := corev1.SchemeGroupVersion
@@ -248,7 +240,7 @@ func codecs(t testing.TB) (runtime.NegotiatedSerializer, func(runtime.Object) []
 		o.GetObjectKind().SetGroupVersionKind(version.WithKind(kind))
 		var b bytes.Buffer
 		if err := info.Serializer.Encode(o, &b); err != nil {
-			t.Fatal(err)
+			t.Fatal(err) // not kit.Must: a fuzz target may not call Helper of the test around it
 		}
 		return b.Bytes()
 	}
@@ -312,23 +304,17 @@ func TestPartialEvents(t *testing.T) {
 	frames := info.StreamSerializer.Framer.NewFrameWriter(&stream)
 	for _, e := range events {
 		event := &metav1.WatchEvent{Type: string(e.Type), Object: runtime.RawExtension{Raw: encode(e.Object)}}
-		if err := info.StreamSerializer.Serializer.Encode(event, frames); err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, info.StreamSerializer.Serializer.Encode(event, frames))
 	}
 	n := runtime.NewClientNegotiator(newPartial(whole, partialKinds(o)), corev1.SchemeGroupVersion)
 	objects, outer, framer, err := n.StreamDecoder(runtime.ContentTypeProtobuf, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	d := restwatch.NewDecoder(streaming.NewDecoder(framer.NewFrameReader(io.NopCloser(&stream)), outer), objects)
 	all := decoder(whole)
 	var got []runtime.Object
 	for _, e := range events {
 		kind, object, err := d.Decode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if kind != e.Type {
 			t.Fatalf("event %s, want %s", kind, e.Type)
 		}
@@ -336,9 +322,7 @@ func TestPartialEvents(t *testing.T) {
 	}
 	for i, e := range events { // after all have been read
 		want, _, err := all.Decode(encode(e.Object), nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		if g, w := s.read(got[i]), s.read(want); !reflect.DeepEqual(g, w) {
 			t.Fatalf("event %d: got %+v, want %+v", i, g, w)
 		}

@@ -109,9 +109,7 @@ func (f *fakeAPI) follow(t *testing.T, c Connection, retry time.Duration, prepar
 	t.Helper()
 	c.Endpoint = f.URL
 	s, err := New(c, source.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s.pace.retry, s.pace.check = retry, retry
 	for _, p := range prepare {
 		p(s)

@@ -22,9 +22,7 @@ func TestBroken(t *testing.T) {
 	const golden = "testdata/broken.txt"
 	got := map[string]string{}
 	files, err := filepath.Glob("testdata/broken/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var lines strings.Builder
 	for _, path := range files {
 		got[filepath.Base(path)] = newError(t, path)

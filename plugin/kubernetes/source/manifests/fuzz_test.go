@@ -18,9 +18,7 @@ import (
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/broken/*", "../../../../deploy/demo/*.yaml"} {
 		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			f.Fatal(err)
-		}
+		kit.Must(f, err)
 		for _, path := range paths {
 			f.Add([]byte(kit.Read(f, path)), filepath.Ext(path) == ".json")
 		}
@@ -79,9 +77,7 @@ func encode(t *testing.T, name string, content []byte) (out []byte) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return out
 }
 
@@ -89,9 +85,7 @@ func encode(t *testing.T, name string, content []byte) (out []byte) {
 func encodeItem(t *testing.T, text json.RawMessage, element metav1.TypeMeta) (out []byte) {
 	t.Helper()
 	h, err := readHeader(text, element)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	k, isList := kindRead(h.Kind, h.APIVersion)
 	switch {
 	case isList:

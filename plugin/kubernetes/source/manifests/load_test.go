@@ -53,9 +53,7 @@ func load(t *testing.T, opts source.Options, files map[string]string) (*Source, 
 		kit.Write(t, dir+"/"+name, content)
 	}
 	s, err := newSource(dir, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	log := &recorder{}
 	s.log = log
 	kit.Must(t, s.begin())
@@ -118,9 +116,7 @@ func service(namespace, name, ip string) string {
 func selector(t *testing.T, text string) labels.Selector {
 	t.Helper()
 	s, err := labels.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	return s
 }
 
@@ -408,9 +404,7 @@ func TestLinksAreFollowed(t *testing.T) {
 		kit.Must(t, os.Symlink(to, filepath.Join(dir, from)))
 	}
 	s, err := New(dir, source.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s.ix = index.New()
 	s.serve()
 	if got, want := dump(s.ix), "service shop/deep headless\nservice shop/linked headless"; got != want {
@@ -422,9 +416,7 @@ func TestDemo(t *testing.T) {
 	opts := everything
 	opts.Imports, opts.ClusterID = true, true
 	s, err := newSource("../../../../deploy/demo", opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	log := &recorder{}
 	s.log = log
 	kit.Must(t, s.begin())

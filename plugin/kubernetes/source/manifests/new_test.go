@@ -78,9 +78,7 @@ func TestNewFails(t *testing.T) {
 			kit.Must(t, os.Mkdir(dir, 0o755))
 			test.prepare(t, dir)
 			s, err := newSource(dir, source.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.Must(t, err)
 			if test.bounds != (bounds{}) {
 				s.bounds = test.bounds
 			}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearside-dns/nearside/test/kit"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
@@ -109,9 +111,7 @@ func TestNodeChanges(t *testing.T) {
 
 func TestDemoNodes(t *testing.T) {
 	s, err := New("../../../../deploy/demo", withTopology)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s.ix = index.New()
 	s.serve()
 	if n := s.ix.NodeByIP(netip.MustParseAddr("fd00:244:0:2::20")); n == nil {

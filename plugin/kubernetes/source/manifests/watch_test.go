@@ -34,9 +34,7 @@ func run(t *testing.T, opts source.Options, files map[string]string, change func
 		kit.Write(t, filepath.Join(r.dir, name), content)
 	}
 	s, err := newSource(r.dir, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	s.log = r.log
 	s.wait.empty = 300 * time.Millisecond
 	if change != nil {

@@ -3,6 +3,8 @@ package firewall
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/kit"
 )
 
 // FuzzLegacyTable reads any output of "iptables -S". A chain whose policy drops is named unless a rule accepts or drops.
@@ -14,9 +16,7 @@ func FuzzLegacyTable(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		bases := legacyTable("ip", "filter", text)
 		all, err := suspects(bases, packets)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.Must(t, err)
 		for _, s := range all {
 			if s.Rule == "" || len(s.Packets) == 0 || s.Traffic() == "" || len(s.Remedy()) == 0 {
 				t.Errorf("suspect without a rule, packets or a remedy: %+v", s)

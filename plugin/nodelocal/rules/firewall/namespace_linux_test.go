@@ -8,7 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/kit"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 var (
@@ -27,11 +28,8 @@ func format(text string) string {
 // load applies text of nft in the namespace.
 func load(t *testing.T, text string) {
 	t.Helper()
-	path, err := exec.LookPath("nft")
-	if err != nil {
-		namespace.Lacking(t, "nft")
-	}
-	c := exec.Command(path, "-f", "-")
+	kit.Require(t, "nft")
+	c := exec.Command("nft", "-f", "-")
 	c.Stdin = strings.NewReader(format(text))
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("nft -f: %v\n%s\n%s", err, out, text)
@@ -42,9 +40,7 @@ func load(t *testing.T, text string) {
 func found(t *testing.T, packets []Packet) string {
 	t.Helper()
 	suspects, err := Suspects(context.Background(), packets, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	var all []string
 	for _, s := range suspects {
 		all = append(all, fmt.Sprintf("%s | %s | %s", s.Chain, s.Rule, s.Traffic()))
@@ -80,7 +76,7 @@ func firewalld(pods, dns string) string {
 
 // TestFirewallOfNftables names the suspects of rulesets in the kernel for queries of pods to the node-local addresses.
 func TestFirewallOfNftables(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	const (
@@ -152,10 +148,10 @@ func TestFirewallOfNftables(t *testing.T) {
 			"chain ip filter INPUT | rule with handle %d of chain cali-fw drops some packets, rule with handle %d of chain cali-from-wl drops some packets | UDP and TCP to 169.254.20.10"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			namespace.Run(t, "nft", "flush", "ruleset")
+			netns.Run(t, "nft", "flush", "ruleset")
 			load(t, c.rules)
 			if got := digits(found(t, queries)); got != c.want {
-				t.Errorf("got\n%s\nwant\n%s\nrules\n%s", got, c.want, namespace.Run(t, "nft", "-a", "list", "ruleset"))
+				t.Errorf("got\n%s\nwant\n%s\nrules\n%s", got, c.want, netns.Run(t, "nft", "-a", "list", "ruleset"))
 			}
 		})
 	}
@@ -173,7 +169,7 @@ func digits(text string) string {
 
 // TestFirewallOfIPTables names the suspects among the chains of both kinds of iptables.
 func TestFirewallOfIPTables(t *testing.T) {
-	if !namespace.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	const accepts = "-I INPUT -d 169.254.20.10 -p udp --dport 53 -j ACCEPT -m comment --comment allow\n-I INPUT -d 169.254.20.10 -p tcp --dport 53 -j ACCEPT -m comment --comment allow\n"
@@ -221,12 +217,12 @@ func TestFirewallOfIPTables(t *testing.T) {
 	} {
 		for _, program := range []string{"iptables-nft", "iptables-legacy"} {
 			t.Run(c.name+" "+program, func(t *testing.T) {
-				namespace.Run(t, program, "-P", "INPUT", "ACCEPT")
-				namespace.Run(t, program, "-F")
-				namespace.Run(t, program, "-X")
+				netns.Run(t, program, "-P", "INPUT", "ACCEPT")
+				netns.Run(t, program, "-F")
+				netns.Run(t, program, "-X")
 				for line := range strings.Lines(c.rules) {
 					if line = strings.TrimSpace(line); line != "" {
-						namespace.Run(t, program, strings.Fields(line)...)
+						netns.Run(t, program, strings.Fields(line)...)
 					}
 				}
 				want := strings.NewReplacer("CHAIN", "chain ip filter INPUT", "RULE", "rule with handle %d").Replace(c.want)
@@ -234,11 +230,11 @@ func TestFirewallOfIPTables(t *testing.T) {
 					want = strings.NewReplacer("CHAIN", "iptables-legacy, chain ip filter INPUT", "RULE", fmt.Sprintf("rule %q", c.rule)).Replace(c.want)
 				}
 				if got := digits(found(t, queries)); got != want {
-					t.Errorf("got\n%s\nwant\n%s\nrules\n%s", got, want, namespace.Run(t, program, "-S"))
+					t.Errorf("got\n%s\nwant\n%s\nrules\n%s", got, want, netns.Run(t, program, "-S"))
 				}
-				namespace.Run(t, program, "-P", "INPUT", "ACCEPT")
-				namespace.Run(t, program, "-F")
-				namespace.Run(t, program, "-X")
+				netns.Run(t, program, "-P", "INPUT", "ACCEPT")
+				netns.Run(t, program, "-F")
+				netns.Run(t, program, "-X")
 			})
 		}
 	}

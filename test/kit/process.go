@@ -1,6 +1,4 @@
-//go:build linux
-
-package netns
+package kit
 
 import (
 	"errors"
@@ -12,44 +10,30 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/nearside-dns/nearside/test/daemon"
 )
 
 // stopTimeout bounds the time in which a program ends after a signal.
 const stopTimeout = 15 * time.Second
 
-// Process is a program that runs in a namespace.
+// Process is a program that runs.
 type Process struct {
-	name   string
 	cmd    *exec.Cmd
-	output daemon.Output
+	output Log
 	ended  chan struct{} // closed when the process has ended and is reaped
 }
 
-// Start starts a program in the namespace. The program is killed at the end of the test; its output is logged if the test
-// has failed.
-func (n *Namespace) Start(t testing.TB, program string, args ...string) *Process {
+// Start starts a program. It is killed at the end of the test; its output is logged if the test has failed.
+func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
-	return n.StartWith(t, nil, program, args...)
-}
-
-// StartWith is Start, with variables ("NAME=value") added to the environment.
-func (n *Namespace) StartWith(t testing.TB, environment []string, program string, args ...string) *Process {
-	t.Helper()
-	// ip executes the program, so that signals and the process ID are the program's.
-	cmd := exec.Command("ip", append([]string{"netns", "exec", n.Name, program}, args...)...)
-	cmd.Env = append(os.Environ(), environment...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	p := &Process{name: filepath.Base(program), cmd: cmd, ended: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr = &p.output, &p.output
+	p := &Process{cmd: cmd, ended: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &p.output, &p.output, childAttributes()
 	if err := p.start(); err != nil {
-		t.Fatalf("start %s in %s: %v", p.name, n.Name, err)
+		t.Fatalf("start %s: %v", cmd, err)
 	}
 	t.Cleanup(func() {
 		p.Kill(t)
 		if t.Failed() {
-			t.Logf("output of %s (process %d) in %s:\n%s", p.name, p.Pid(), n.Name, p.Output())
+			t.Logf("output of process %d, %s:\n%s", p.Pid(), cmd, p.Output())
 		}
 	})
 	return p
@@ -72,6 +56,9 @@ func (p *Process) start() error {
 	return <-started
 }
 
+// name is the name of the program.
+func (p *Process) name() string { return filepath.Base(p.cmd.Path) }
+
 // Pid returns the process id.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
@@ -81,11 +68,23 @@ func (p *Process) Output() string { return p.output.String() }
 // Ended is closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
+// Succeeds is the function Succeeds, and ends the test when the program has ended.
+func (p *Process) Succeeds(t testing.TB, limit time.Duration, what string, check func() error) {
+	t.Helper()
+	Succeeds(t, limit, what, func() error {
+		err := check()
+		if err != nil && p.hasEnded() {
+			t.Fatalf("%s: %s has ended, %v: %v", what, p.name(), p.cmd.ProcessState, err)
+		}
+		return err
+	})
+}
+
 // Signal sends a signal to the program.
 func (p *Process) Signal(t testing.TB, s syscall.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Fatalf("%v to %s: %v", s, p.name, err)
+		t.Fatalf("%v to %s: %v", s, p.name(), err)
 	}
 }
 
@@ -105,28 +104,39 @@ func (p *Process) Stop(t testing.TB) int {
 // Wait waits until the program ends and returns its exit code, which is -1 after a signal that it did not handle.
 func (p *Process) Wait(t testing.TB) int {
 	t.Helper()
-	if err := p.wait(); err != nil {
-		t.Fatal(err)
+	code, err := p.WaitFor(stopTimeout)
+	Must(t, err)
+	return code
+}
+
+// WaitFor is Wait with a limit.
+func (p *Process) WaitFor(limit time.Duration) (code int, err error) {
+	select {
+	case <-p.ended:
+	case <-time.After(limit):
+		if !p.hasEnded() {
+			return 0, fmt.Errorf("%s (process %d) is still running after %v", p.name(), p.Pid(), limit)
+		}
 	}
-	return p.cmd.ProcessState.ExitCode()
+	return p.cmd.ProcessState.ExitCode(), nil
+}
+
+func (p *Process) hasEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // Kill ends the program with SIGKILL, frozen or not, and waits for the end. It has no effect on a process that has ended.
 func (p *Process) Kill(t testing.TB) {
 	t.Helper()
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("kill %s: %v", p.name, err)
+		t.Errorf("kill %s: %v", p.name(), err)
 	}
-	if err := p.wait(); err != nil {
+	if _, err := p.WaitFor(stopTimeout); err != nil {
 		t.Error(err)
-	}
-}
-
-func (p *Process) wait() error {
-	select {
-	case <-p.ended:
-		return nil
-	case <-time.After(stopTimeout):
-		return fmt.Errorf("%s (process %d) is still running after %v", p.name, p.Pid(), stopTimeout)
 	}
 }

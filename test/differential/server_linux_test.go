@@ -1,8 +1,0 @@
-package differential
-
-import "syscall"
-
-// childAttributes ends a server with the test, however that ends, and keeps a Ctrl-C in the terminal from reaching it.
-func childAttributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-}

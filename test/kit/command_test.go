@@ -1,0 +1,20 @@
+package kit
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestOutput runs commands that succeed and fail.
+func TestOutput(t *testing.T) {
+	if got := Output(t, exec.Command("sh", "-c", "echo a; echo b >&2")); got != "a\nb\n" {
+		t.Errorf("output %q", got)
+	}
+	got := reason(t, func(t testing.TB) { Output(t, exec.Command("sh", "-c", "echo text; exit 3")) })
+	for _, want := range []string{"exit 3", "exit status 3", "\ntext\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("ended with %q, want %q in it", got, want)
+		}
+	}
+}
