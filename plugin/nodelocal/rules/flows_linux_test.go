@@ -26,6 +26,9 @@ func TestForgetFlows(t *testing.T) {
 		for _, a := range family {
 			prefix := netip.PrefixFrom(netip.MustParseAddr(a), netip.MustParseAddr(a).BitLen())
 			netns.Run(t, "ip", strings.Fields("address add "+prefix.String()+" dev lo nodad")...)
+			kit.Eventually(t, a+" is local", func() bool { // Linux adds the route of an IPv6 address after the address
+				return strings.HasPrefix(netns.Run(t, "ip", "route", "get", a), "local")
+			})
 		}
 		for _, f := range []struct {
 			from int
