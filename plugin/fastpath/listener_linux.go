@@ -166,9 +166,9 @@ func (s *server) storeByGeneration() (undo func()) {
 	}
 }
 
-// serve makes a server answer on its address. If no fast path is wanted, it does so only if CoreDNS's own socket is detached,
-// which cannot be undone: the present listener stays, or another one is opened. own and tcp are nil if CoreDNS's sockets are
-// not found. Answers to the first query are stored already.
+// serve makes a server answer queries to its address, over the sockets of the present listener or over new ones. own and tcp are
+// CoreDNS's sockets, nil if they are not found. If no fast path is wanted, it opens sockets only if an earlier configuration has
+// taken CoreDNS's queries away, which cannot be undone. Answers are stored from the first query on.
 func (f *fastPath) serve(address string, s *server, own *net.UDPConn, tcp syscall.Conn, wanted bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

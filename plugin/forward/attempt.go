@@ -96,7 +96,7 @@ func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time
 		a.to.doubtOptions()
 	}
 	if named && m.refuses() {
-		x.repeatUnnamed(a, m.Rcode, overUDP, now)
+		x.repeatPlain(a, m.Rcode, overUDP, now)
 		return false
 	}
 	if err := x.clean(m, x.searches && named); err != nil {
@@ -134,7 +134,7 @@ func (x *exchange) callFailed(a *attempt, err error, overUDP bool, now time.Time
 	}
 	a.open = false
 	a.endTrial()
-	if !malformed && !errors.Is(err, transport.ErrBusy) && !isRefused(err) { // else the upstream has not failed
+	if !malformed && !errors.Is(err, transport.ErrBusy) && !isUnsupported(err) { // else the upstream has not failed
 		a.to.failed()
 	}
 	if isLasting(err) && x.tried >= len(x.order) {
@@ -148,11 +148,12 @@ func (x *exchange) callFailed(a *attempt, err error, overUDP bool, now time.Time
 // such query, the reply is malformed, or the certificate is wrong.
 func isLasting(err error) bool {
 	var unverified *tls.CertificateVerificationError
-	return errors.Is(err, transport.ErrBusy) || errors.Is(err, errMalformed) || isRefused(err) || errors.As(err, &unverified)
+	return errors.Is(err, transport.ErrBusy) || errors.Is(err, errMalformed) || isUnsupported(err) || errors.As(err, &unverified)
 }
 
-// isRefused reports whether the transport carries no such query: a zone transfer over QUIC, RFC 9250 section 4.
-func isRefused(err error) bool {
+// isUnsupported reports whether an error means that the transport cannot carry the query: a zone transfer over QUIC, RFC 9250
+// section 4.
+func isUnsupported(err error) bool {
 	return errors.Is(err, proxy.ErrUnsupportedRequest) || errors.Is(err, proxy.ErrInvalidRequest)
 }
 

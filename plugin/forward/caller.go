@@ -32,10 +32,11 @@ func isHop(code uint16) bool {
 	return isOurs(code) || code == dns.EDNS0TCPKEEPALIVE || code == dns.EDNS0COOKIE
 }
 
-// isHopOnly is isHop for a reply to a query with a search list: the client receives its result.
+// isHopOnly reports whether an option of a reply to a query with a search list is not forwarded: isHop, except for the result of
+// the list, which the client receives.
 func isHopOnly(code uint16) bool { return isHop(code) && code != wire.OptionSearchList }
 
-// isOursOnly is isHopOnly for a signed reply.
+// isOursOnly is isHopOnly for a signed reply: options that are not ours remain, since their removal would break the signature.
 func isOursOnly(code uint16) bool { return isOurs(code) && code != wire.OptionSearchList }
 
 // hopOf returns a function that reports whether an option of a message is not forwarded: isHop, but a signed message keeps
@@ -138,8 +139,8 @@ func (m *message) refuses() bool {
 	return false
 }
 
-// repeatUnnamed repeats a refused query without the options for cluster DNS, over the same transport.
-func (x *exchange) repeatUnnamed(a *attempt, rcode int, overUDP bool, now time.Time) {
+// repeatPlain repeats a refused query over the same transport without our EDNS options, which the upstream may not accept.
+func (x *exchange) repeatPlain(a *attempt, rcode int, overUDP bool, now time.Time) {
 	a.to.works()
 	a.to.observe(rcode, now.Sub(a.started))
 	a.refused = true

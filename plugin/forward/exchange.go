@@ -96,7 +96,7 @@ var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 // maxSpare bounds the buffers of an exchange that are reused, in bytes.
 const maxSpare = 1 << 10
 
-// reset makes the exchange available for reuse: it has no users. Short buffers remain.
+// reset clears the exchange for the next query; no user is left. Its buffers are kept if they are not above maxSpare.
 func (x *exchange) reset() {
 	clear(x.attempts)
 	clear(x.order)

@@ -274,7 +274,7 @@ var packageMutations = []struct {
 		replacement("plugin/cache/records.go", "return min(ttl, binary", "return max(ttl, binary"),
 	}, "plugin/cache", "TestExamine"},
 	{"a reply for one subnet is stored for all clients", []edit{
-		replacement("plugin/cache/options.go", "ok && subnet.SourceScope > 0", "ok && subnet.SourceScope > 99"),
+		replacement("plugin/cache/edns.go", "ok && subnet.SourceScope > 0", "ok && subnet.SourceScope > 99"),
 	}, "plugin/cache", "TestClientSubnet"},
 	{"a query that was refused because of an option is not repeated without", []edit{
 		replacement("plugin/forward/caller.go", "\ta.refused = true\n", ""),

@@ -28,7 +28,7 @@ type Carrier interface {
 	// Capacity returns the number of queries that should be in flight at most. A server that needs one connection for each
 	// query has less than others.
 	Capacity() int
-	// Late reports that a call has waited for longer than a working upstream needs.
+	// Late tells the Carrier that a call has waited for longer than a working upstream needs.
 	Late(*Call)
 	// Close closes the connections after the queries in flight. Further queries are sent on connections that close
 	// after them.

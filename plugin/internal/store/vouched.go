@@ -13,7 +13,7 @@ type link struct{ entry atomic.Pointer[Entry] } // nil once the entry is not sto
 
 var _ vouch.Dependent = (*link)(nil)
 
-// linkEntry sets the Dependent of an entry with a Voucher.
+// linkEntry lets the session that vouches for an entry end it: by a link, since the session may outlive the entry.
 func (e *Entry) linkEntry() {
 	if e.Voucher != nil {
 		l := new(link)

@@ -44,8 +44,8 @@ type Dispatcher interface {
 	Dispatch(b *batch.Batch, q *Request) bool
 }
 
-// Answerer sends the answer to a Request. A plugin calls exactly one method, once, from any goroutine. The batch
-// belongs to the calling goroutine, which flushes it soon.
+// Answerer sends the answer to a Request. A plugin calls exactly one method, once, from any goroutine. Output is added to the
+// batch of the calling goroutine, which sends it soon.
 type Answerer interface {
 	// Answer sends the answer of an entry. If the entry has no form for the client, the query is passed to the plugin chain
 	// with a StoredResult. The plugins have counted the query in their own metrics.

@@ -220,7 +220,7 @@ type outcome struct {
 	lifetimes
 }
 
-// found returns the outcome for the candidate i.
+// found returns the outcome of a walk that ends with the reply for candidate i.
 func (k *walk) found(i int, r *reply) *outcome {
 	out := &outcome{result: success, position: i, bare: i == len(k.names)-1, owner: r.name, reply: r, validity: k.validity, lifetimes: k.lifetimes}
 	if !r.hasAnswer() {
