@@ -39,13 +39,23 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// start starts the process on a thread that exists as long as the process: Linux sends Pdeathsig when the parent thread ends.
+// start starts the process on a thread that exists as long as the process: Linux sends Pdeathsig when the parent thread ends. The
+// thread has the network of the caller's.
 func (p *Process) start() error {
+	network, err := networkOfThread()
+	if err != nil {
+		return err
+	}
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
+		left, err := network.enter()
+		if !left {
+			defer runtime.UnlockOSThread()
+		} // else the thread ends with the goroutine
+		if err == nil {
+			err = p.cmd.Start()
+		}
 		started <- err
 		if err != nil {
 			return
