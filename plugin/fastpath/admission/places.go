@@ -21,10 +21,10 @@ const (
 	// not answer: a stack of 32 KiB, the message and its copies, two attempts over UDP with a goroutine and a buffer each,
 	// and a proportional amount of garbage.
 	runningCost = 100 << 10
-	// WaitingCost is the size of a waiting query with its Ticket, of at most the length that a datagram may have.
-	WaitingCost = 2304
+	// WaitingCost is the size of a waiting query, of the maximum length of a datagram, with its Ticket.
+	WaitingCost = 2280
 	// clientCost is the size of a client with its entry in a map.
-	clientCost = 144
+	clientCost = 152
 	// queryBudget is shared by both: seven eighths for running queries, one eighth for waiting ones.
 	queryBudget = 60 << 20
 
@@ -32,8 +32,7 @@ const (
 	// query and its timers.
 	wireCost = 2 << 10
 
-	// DefaultRunning is the number of queries in the plugin chain for which there are places without a setting.
-	DefaultRunning = queryBudget / 8 * 7 / runningCost
+	defaultRunning = queryBudget / 8 * 7 / runningCost
 	defaultWaiting = queryBudget / 8 / (WaitingCost + clientCost)
 
 	chainPlaces = runningCost / wireCost
@@ -85,7 +84,7 @@ type Limits struct {
 }
 
 // DefaultLimits are those without a setting.
-var DefaultLimits = Limits{DefaultRunning, defaultWaiting, chainPlaces}
+var DefaultLimits = Limits{defaultRunning, defaultWaiting, chainPlaces}
 
 // NewPlaces returns places with limits. now is a monotonic clock; warn gets a line about dropped queries, at most once a minute.
 func NewPlaces(l Limits, now func() time.Duration, warn func(line string)) *Places {
@@ -98,7 +97,7 @@ func NewPlaces(l Limits, now func() time.Duration, warn func(line string)) *Plac
 // were taken.
 func (p *Places) Resize(limit int) {
 	p.mu.Lock()
-	p.target, p.maxWaiting = max(DefaultRunning, limit)*p.chainPlaces, max(defaultWaiting, limit)
+	p.target, p.maxWaiting = max(defaultRunning, limit)*p.chainPlaces, max(defaultWaiting, limit)
 	p.maxRunning = max(p.target, min(p.maxRunning, p.running+p.target/4))
 	started := p.startAll()
 	p.mu.Unlock()
@@ -127,9 +126,10 @@ func (p *Places) next() *Ticket {
 	for i := range p.busy {
 		at := (p.turn + i) % len(p.busy)
 		q := p.busy[at]
-		if c := q.ready[0]; q.admits(c, c.first.load) {
+		c := q.ready[0]
+		if l := q.loadOf(c.first.wire); q.admits(c, l) {
 			p.turn = at + 1
-			q.start(c, c.first.load)
+			q.start(c, l)
 			return q.remove(c.first)
 		}
 	}
@@ -146,9 +146,10 @@ func (p *Places) startAll() (started list) {
 
 // end ends a running query of a client, and returns the queries that start in its place, since it may free shares of several
 // clients, and those that it drops because they have waited for too long.
-func (p *Places) end(q *Queue, c *client, l load) (started, dropped list) {
+func (p *Places) end(c *client, l load) (started, dropped list) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	q := c.queue
 	p.running -= l.places
 	q.running -= l.places
 	q.wire -= l.wire

@@ -399,9 +399,9 @@ func TestResize(t *testing.T) {
 	if b.add(q, 1, clientAddress(1)) {
 		t.Fatal("a query runs beyond the limit")
 	}
-	b.Resize(DefaultRunning + 1)
-	if b.maxRunning != DefaultRunning+1 {
-		t.Errorf("%d may run, want %d", b.maxRunning, DefaultRunning+1)
+	b.Resize(defaultRunning + 1)
+	if b.maxRunning != defaultRunning+1 {
+		t.Errorf("%d may run, want %d", b.maxRunning, defaultRunning+1)
 	}
 	if b.running[1] == nil {
 		t.Error("the query waits on")
@@ -409,8 +409,8 @@ func TestResize(t *testing.T) {
 	b.end(0)
 	b.end(1)
 	b.Resize(5)
-	if b.maxRunning != DefaultRunning {
-		t.Errorf("%d may run, want the default of %d", b.maxRunning, DefaultRunning)
+	if b.maxRunning != defaultRunning {
+		t.Errorf("%d may run, want the default of %d", b.maxRunning, defaultRunning)
 	}
 }
 
@@ -424,7 +424,7 @@ func TestClientCost(t *testing.T) {
 
 // BenchmarkQueue adds queries to an idle Queue.
 func BenchmarkQueue(b *testing.B) {
-	q := newBed(DefaultRunning, defaultWaiting).NewQueue(0)
+	q := newBed(defaultRunning, defaultWaiting).NewQueue(0)
 	from := clientAddress(1)
 	n, output := new(numbered), new(batch.Batch)
 	b.ReportAllocs()
@@ -442,8 +442,8 @@ func BenchmarkQueue(b *testing.B) {
 func TestDocumentedLimits(t *testing.T) {
 	readme := kit.Read(t, "../README.md")
 	for _, want := range []string{
-		fmt.Sprintf("%d MiB", queryBudget>>20), fmt.Sprintf("%d queries in progress at %d KiB each", DefaultRunning, runningCost>>10),
-		fmt.Sprintf("Up to %d of the %d", block.MaxBackground, DefaultRunning), fmt.Sprintf("%d waiting ones", defaultWaiting), fmt.Sprintf("%g seconds", maxWait.Seconds()),
+		fmt.Sprintf("%d MiB", queryBudget>>20), fmt.Sprintf("%d queries in progress at %d KiB each", defaultRunning, runningCost>>10),
+		fmt.Sprintf("Up to %d of the %d", block.MaxBackground, defaultRunning), fmt.Sprintf("%d waiting ones", defaultWaiting), fmt.Sprintf("%g seconds", maxWait.Seconds()),
 	} {
 		if !strings.Contains(readme, want) {
 			t.Errorf("the README lacks %q", want)
@@ -454,10 +454,10 @@ func TestDocumentedLimits(t *testing.T) {
 // TestHighestMaxConcurrent has a max_concurrent above the default limit of the process.
 func TestHighestMaxConcurrent(t *testing.T) {
 	b := newBed(0, 0)
-	b.Resize(5 * DefaultRunning)
-	q := b.NewQueue(5 * DefaultRunning)
-	if n := b.fill(q, clientAddress(1), 0); n < 3*DefaultRunning {
-		t.Errorf("%d queries run, want at least %d", n, 3*DefaultRunning)
+	b.Resize(5 * defaultRunning)
+	q := b.NewQueue(5 * defaultRunning)
+	if n := b.fill(q, clientAddress(1), 0); n < 3*defaultRunning {
+		t.Errorf("%d queries run, want at least %d", n, 3*defaultRunning)
 	}
 	b.Resize(new(block.Configuration).MaxConcurrent())
 	if !b.add(b.NewQueue(0), -1, clientAddress(2)) {
@@ -469,7 +469,7 @@ func TestHighestMaxConcurrent(t *testing.T) {
 // once, and as the old queries end, the limit falls to that of the configuration.
 func TestReloadToLowerMaxConcurrent(t *testing.T) {
 	b := newBed(0, 0)
-	b.Resize(5 * DefaultRunning)
+	b.Resize(5 * defaultRunning)
 	flooded := b.fill(b.NewQueue(0), clientAddress(1), 0)
 	b.Resize(0)
 	const otherChains = 10
@@ -495,15 +495,15 @@ func TestReloadToLowerMaxConcurrent(t *testing.T) {
 		}
 		b.end(number)
 	}
-	if b.maxRunning != DefaultRunning {
-		t.Errorf("after the end of the old queries, %d may run, want %d", b.maxRunning, DefaultRunning)
+	if b.maxRunning != defaultRunning {
+		t.Errorf("after the end of the old queries, %d may run, want %d", b.maxRunning, defaultRunning)
 	}
 }
 
 // TestBackgroundShares has one client with more background queries than the limit. Another client gets places, and so
 // does a query in the foreground.
 func TestBackgroundShares(t *testing.T) {
-	b := newBed(DefaultRunning, defaultWaiting)
+	b := newBed(defaultRunning, defaultWaiting)
 	q := b.NewQueue(block.MaxBackground)
 	var ends []func()
 	admit := func(from netip.Addr) (n int) {
@@ -525,11 +525,11 @@ func TestBackgroundShares(t *testing.T) {
 	if len(ends) != block.MaxBackground {
 		t.Errorf("%d background queries run, want %d", len(ends), block.MaxBackground)
 	}
-	if n := b.fill(b.NewQueue(0), clientAddress(1), 0); n < DefaultRunning/3 {
-		t.Errorf("beside background queries, a client runs %d, want at least a third of %d", n, DefaultRunning)
+	if n := b.fill(b.NewQueue(0), clientAddress(1), 0); n < defaultRunning/3 {
+		t.Errorf("beside background queries, a client runs %d, want at least a third of %d", n, defaultRunning)
 	}
-	if b.Places.running > DefaultRunning {
-		t.Errorf("%d queries run, want at most %d", b.Places.running, DefaultRunning)
+	if b.Places.running > defaultRunning {
+		t.Errorf("%d queries run, want at most %d", b.Places.running, defaultRunning)
 	}
 	for _, end := range ends {
 		end()

@@ -40,6 +40,7 @@ func (p *Places) NewQueue(limit int) *Queue {
 
 // client is a source address that has queries in a Queue.
 type client struct {
+	queue   *Queue
 	address netip.Addr
 	running int
 	queries int // in progress
@@ -86,9 +87,9 @@ func (q *Queue) add(t *Ticket, from netip.Addr, wire bool) (runs bool, dropped l
 	defer p.mu.Unlock()
 	dropped = p.expire()
 	c := q.client(from)
-	t.queue, t.client, t.load = q, c, q.loadOf(wire)
-	if c.waiting == 0 && q.admits(c, t.load) {
-		q.start(c, t.load)
+	t.client, t.wire = c, wire
+	if l := q.loadOf(wire); c.waiting == 0 && q.admits(c, l) {
+		q.start(c, l)
 		return true, dropped
 	}
 	t.arrived = p.now()
@@ -111,7 +112,7 @@ func (q *Queue) TryStart(from netip.Addr) (end func(), ok bool) {
 	q.start(c, l)
 	return func() {
 		var output batch.Batch
-		started, dropped := p.end(q, c, l)
+		started, dropped := p.end(c, l)
 		dropped.drop(&output)
 		started.run(&output)
 		output.Flush()
@@ -122,7 +123,7 @@ func (q *Queue) TryStart(from netip.Addr) (end func(), ok bool) {
 func (q *Queue) client(address netip.Addr) *client {
 	c := q.clients[address]
 	if c == nil {
-		c = &client{address: address}
+		c = &client{queue: q, address: address}
 		q.clients[address] = c
 	}
 	return c

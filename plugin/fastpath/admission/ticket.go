@@ -17,9 +17,8 @@ type Query interface {
 // Ticket is a query in a Queue, from HandOver until Finish or Query.Drop. The zero value is one that is not in use.
 type Ticket struct {
 	query  Query
-	queue  *Queue
-	client *client
-	load   load
+	client *client // in the Queue
+	wire   bool    // the query is for the wire handlers
 
 	// While the query waits:
 	arrived      time.Duration // on the clock of Places
@@ -28,7 +27,7 @@ type Ticket struct {
 }
 
 // Queue returns the Queue.
-func (t *Ticket) Queue() *Queue { return t.queue }
+func (t *Ticket) Queue() *Queue { return t.client.queue }
 
 // Finish ends a running query, and runs those that start in its place.
 func (t *Ticket) Finish(b *batch.Batch) {
@@ -40,7 +39,7 @@ func (t *Ticket) Finish(b *batch.Batch) {
 // Run it does not call; nil without one.
 func (t *Ticket) FinishAnd(b *batch.Batch) (next Query) {
 	started := t.end(b)
-	if first := started.first; first != nil && first.load.wire == 0 {
+	if first := started.first; first != nil && !first.wire {
 		next = started.takeFirst().query
 	}
 	started.run(b)
@@ -49,7 +48,8 @@ func (t *Ticket) FinishAnd(b *batch.Batch) (next Query) {
 
 // end ends a running query, and returns those that start in its place. It drops those that have waited for too long.
 func (t *Ticket) end(b *batch.Batch) (started list) {
-	started, dropped := t.queue.places.end(t.queue, t.client, t.load)
+	q := t.Queue()
+	started, dropped := q.places.end(t.client, q.loadOf(t.wire))
 	dropped.drop(b)
 	return started
 }
@@ -81,7 +81,7 @@ func (l list) drop(b *batch.Batch) {
 	if l.first == nil {
 		return
 	}
-	dropped, q := 0, l.last.queue
+	dropped, q := 0, l.last.Queue()
 	for ; l.first != nil; dropped++ {
 		l.takeFirst().query.Drop(b)
 	}
@@ -94,10 +94,10 @@ func (l list) drop(b *batch.Batch) {
 // others.
 func (l list) run(b *batch.Batch) {
 	for l.first != nil {
-		if t := l.takeFirst(); t.load.wire == 0 {
-			t.query.Run(b)
-		} else {
+		if t := l.takeFirst(); t.wire {
 			starterOf(b).add(t)
+		} else {
+			t.query.Run(b)
 		}
 	}
 }
