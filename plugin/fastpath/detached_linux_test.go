@@ -15,7 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/kit"
-	network "github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
@@ -51,7 +51,7 @@ func corefileOf(lines ...string) caddy.CaddyfileInput {
 // TestReloadWithDetachedSocket reloads after the listener of the present configuration was closed, as if the next one
 // started later than stopTimeout: the next configuration inherits CoreDNS's sockets, which are detached.
 func TestReloadWithDetachedSocket(t *testing.T) {
-	if !network.Inside(t) {
+	if !netns.Inside(t) {
 		return
 	}
 	kit.Must(t, dnsserver.SetDirectives([]string{"bind", pluginName, testPlugin}))

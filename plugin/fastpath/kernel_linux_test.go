@@ -17,7 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/leases"
 	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/test/kit"
-	netns "github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // kernelBed has a kernelAnswers with listeners, in a network namespace.

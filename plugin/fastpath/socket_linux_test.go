@@ -15,7 +15,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/test/kit"
-	ns "github.com/nearside-dns/nearside/test/namespace"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // TestSender sends answers from the second socket of a listener: the client, which is connected, receives them, and the
@@ -158,11 +158,11 @@ func TestQueryOfSender(t *testing.T) {
 // as behind a bandwidth limit: they wait for an address of the link layer. Another client gets the stored answers and the plugin
 // chain's.
 func TestFloodBehindBandwidthLimitCostsNoOtherAnswer(t *testing.T) {
-	ns.Enter(t)
-	ns.Run(t, "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1")
-	ns.Run(t, "ip", "link", "set", "v1", "up")
-	ns.Run(t, "ip", "link", "set", "v0", "up")
-	ns.Run(t, "ip", "address", "add", "10.9.0.1/24", "dev", "v0")
+	netns.Enter(t)
+	netns.Run(t, "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1")
+	netns.Run(t, "ip", "link", "set", "v1", "up")
+	netns.Run(t, "ip", "link", "set", "v0", "up")
+	netns.Run(t, "ip", "address", "add", "10.9.0.1/24", "dev", "v0")
 	if err := os.WriteFile("/proc/sys/net/ipv4/neigh/v0/unres_qlen_bytes", []byte("10000000"), 0); err != nil { // more than the send buffers
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func (b *bed) unrelated(t *testing.T, other netip.Addr) *net.UDPConn {
 			break
 		}
 	}
-	ns.Run(t, "ip", "address", "add", a.String()+"/24", "dev", "v0")
+	netns.Run(t, "ip", "address", "add", a.String()+"/24", "dev", "v0")
 	c, err := net.DialUDP("udp", &net.UDPAddr{IP: a.AsSlice()}, b.socket.conn.LocalAddr().(*net.UDPAddr))
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"syscall"
 	"testing"
@@ -66,9 +65,6 @@ func (p *Process) start() error {
 	return <-started
 }
 
-// name is the name of the program.
-func (p *Process) name() string { return filepath.Base(p.cmd.Path) }
-
 // Pid returns the process id.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
@@ -84,7 +80,7 @@ func (p *Process) Succeeds(t testing.TB, limit time.Duration, what string, check
 	Succeeds(t, limit, what, func() error {
 		err := check()
 		if err != nil && p.hasEnded() {
-			t.Fatalf("%s: %s has ended, %v: %v", what, p.name(), p.cmd.ProcessState, err)
+			t.Fatalf("%s: %s has ended, %v: %v", what, p.cmd, p.cmd.ProcessState, err)
 		}
 		return err
 	})
@@ -94,7 +90,7 @@ func (p *Process) Succeeds(t testing.TB, limit time.Duration, what string, check
 func (p *Process) Signal(t testing.TB, s syscall.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Fatalf("%v to %s: %v", s, p.name(), err)
+		t.Fatalf("%v to %s: %v", s, p.cmd, err)
 	}
 }
 
@@ -125,7 +121,7 @@ func (p *Process) WaitFor(limit time.Duration) (code int, err error) {
 	case <-p.ended:
 	case <-time.After(limit):
 		if !p.hasEnded() {
-			return 0, fmt.Errorf("%s (process %d) is still running after %v", p.name(), p.Pid(), limit)
+			return 0, fmt.Errorf("%s (process %d) is still running after %v", p.cmd, p.Pid(), limit)
 		}
 	}
 	return p.cmd.ProcessState.ExitCode(), nil
@@ -144,7 +140,7 @@ func (p *Process) hasEnded() bool {
 func (p *Process) Kill(t testing.TB) {
 	t.Helper()
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("kill %s: %v", p.name(), err)
+		t.Errorf("kill %s: %v", p.cmd, err)
 	}
 	if _, err := p.WaitFor(stopTimeout); err != nil {
 		t.Error(err)

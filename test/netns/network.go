@@ -77,17 +77,17 @@ func (n *Namespace) Join(t testing.TB, router *Namespace, device string, address
 
 // DialContext connects to an address from the namespace.
 func (n *Namespace) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
-	err = n.Do(func() error {
-		c, err = new(net.Dialer).DialContext(ctx, network, address)
-		return err
-	})
-	return c, err
+	return n.dial(ctx, net.Dialer{}, network, address)
 }
 
 // Dial is DialContext with a dialer's options.
 func (n *Namespace) Dial(d net.Dialer, network, address string) (c net.Conn, err error) {
+	return n.dial(context.Background(), d, network, address)
+}
+
+func (n *Namespace) dial(ctx context.Context, d net.Dialer, network, address string) (c net.Conn, err error) {
 	err = n.Do(func() error {
-		c, err = d.Dial(network, address)
+		c, err = d.DialContext(ctx, network, address)
 		return err
 	})
 	return c, err

@@ -179,7 +179,7 @@ func (k *walk) isForeign(name string) bool {
 	return !k.zones.Serves(name) && k.zones.ZoneOf(name) == ""
 }
 
-// join joins the own validity of a reply with that of the walk. A reply that no cache stores, and that no Generation counts,
+// join joins own, the validity of a reply, with that of the walk. A reply that no cache stores, and that no Generation counts,
 // expires at once: an alias that depends on it has the TTL 0.
 func (k *walk) join(r *reply, own *validity.Validity, forAll bool) {
 	v := &k.validity
