@@ -91,3 +91,20 @@ func questionFor(t testing.TB, name string) []byte {
 	kit.Must(t, err)
 	return b
 }
+
+// TestHasUpper tests each byte at each place of names of each length up to three words.
+func TestHasUpper(t *testing.T) {
+	for length := range 24 {
+		for at := range length {
+			for _, others := range []byte{'z', 0xff, 0} {
+				for c := range 256 {
+					name := bytes.Repeat([]byte{others}, length)
+					name[at] = byte(c)
+					if got, want := HasUpper(name), c >= 'A' && c <= 'Z'; got != want {
+						t.Fatalf("%q: %t, want %t", name, got, want)
+					}
+				}
+			}
+		}
+	}
+}
