@@ -26,6 +26,9 @@ const (
 	// lingerTime is the time in which a client may close a connection that the server ends. A connection that is closed
 	// with unread queries is reset, and the client may lose the answers before it.
 	lingerTime = 500 * time.Millisecond
+
+	// delayedTime is the time in which a client has to close a connection after Retry Delay, RFC 8490 section 6.6.1.
+	delayedTime = 5 * time.Second
 )
 
 // connection is a TCP connection of a client. Its poller reads queries; any goroutine sends answers, in the order of their
@@ -47,10 +50,7 @@ type connection struct {
 	// keepalives are the Keepalive messages among the queries: they do not extend the time of inactivity, RFC 8490 section 6.3.
 	keepalives int
 
-	// established is set when a DSO session is established. It is changed by the poller's goroutine with the mutex.
-	established bool
-	delayed     bool                            // Retry Delay was appended to the output: nothing follows; guarded by the mutex
-	session     atomic.Pointer[push.Subscriber] // that notifies the client, nil without one; changed with the mutex
+	session session
 
 	active       atomic.Int64 // time of the last query or the last answer, on the clock of validity.Now
 	started      atomic.Bool  // it has received a query
@@ -68,7 +68,6 @@ type connection struct {
 	finished  bool          // no more queries are read
 	eof       bool          // the client has sent its last byte
 	timedOut  bool          // a call has returned the error ETIMEDOUT, which the kernel reports once
-	heard     time.Duration // time of the last message of the client, in a DSO session
 	lingering time.Duration // time at which the connection is closed, 0 before the server has sent its last byte
 	retained  int           // bytes of in
 	inQueries int           // bytes of long queries that are not answered
@@ -113,9 +112,9 @@ func (c *connection) idleSince() time.Duration {
 	since := time.Duration(c.active.Load())
 	busy := c.inFlight.Load() > 0
 	switch {
-	case c.session.Load() != nil && busy:
+	case c.session.notifies() && busy:
 		return math.MaxInt64
-	case c.session.Load() != nil:
+	case c.session.notifies():
 		return sessionSince + since
 	case busy:
 		return busySince
@@ -196,7 +195,7 @@ func (c *connection) pause() bool {
 func (c *connection) proceed() {
 	switch {
 	case c.fd < 0:
-	case c.finished && (c.inFlight.Load() == 0 || c.delayed) && len(c.out.bytes) == 0:
+	case c.finished && (c.inFlight.Load() == 0 || c.session.ended) && len(c.out.bytes) == 0:
 		c.finish()
 	case c.paused && c.inProgress() <= maxInFlight/2 && len(c.out.bytes) <= maxUnsent/2:
 		c.paused = false
@@ -212,7 +211,7 @@ func (c *connection) finish() {
 	}
 	switch {
 	case c.lingering > 0:
-	case c.delayed: // the client closes the connection
+	case c.session.ended: // the client closes the connection
 		c.lingering = validity.Now() + delayedTime
 		c.poller.rearm(c)
 	default:
@@ -221,6 +220,27 @@ func (c *connection) finish() {
 		c.poller.rearm(c)
 	}
 }
+
+// retire ends the connection after the replies in progress, as close does. A DSO session ends at once.
+func (c *connection) retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endReading()
+}
+
+// endReading ends the reading of queries, and the DSO session: its client sends the queries in progress again, on another
+// connection. Without a session the connection ends after their replies. The mutex is locked.
+func (c *connection) endReading() {
+	c.finished = true
+	if c.writable() {
+		c.endSession()
+	}
+	c.flush()
+	c.proceed()
+}
+
+// isEnding reports whether the connection ends after the queries that the kernel has received. The mutex is locked.
+func (c *connection) isEnding() bool { return c.drainEnd > 0 || c.finished }
 
 // drain ends the connection after the queries that the kernel has received.
 func (c *connection) drain() {
@@ -257,9 +277,9 @@ func (c *connection) end(r closeReason) {
 	if counter := m.closed[r]; counter != nil {
 		counter.Inc()
 	}
-	c.countSession(r)
-	c.closeSession()
-	if c.established && r != closedByClient {
+	c.session.countClosed(r)
+	c.session.unsubscribe()
+	if c.session.established && r != closedByClient {
 		c.resetOnClose()
 	}
 	c.poller.remove(c, c.fd)
@@ -288,7 +308,7 @@ func (c *connection) expire(now time.Duration) {
 	idle := s.IdleTimeout
 	if !c.started.Load() {
 		idle = s.ReadTimeout // as CoreDNS for the first query
-	} else if c.established {
+	} else if c.session.established {
 		idle = max(2*idle, minInactivity) // RFC 8490 section 6.4.1
 	}
 	quiet := c.inFlight.Load() == 0 && len(c.out.bytes) == 0 && !c.paused
@@ -300,10 +320,12 @@ func (c *connection) expire(now time.Duration) {
 		c.end(closedUnread)
 	case c.begun > 0 && !c.paused && now-c.begun > s.ReadTimeout:
 		c.end(closedUnfinished)
-	case c.established && now-c.heard > sessionSilence && !c.paused && !c.hasInput():
+	case c.session.isSilent(now) && !c.paused && !c.hasInput():
 		c.end(closedSilent)
-	case c.session.Load() != nil:
-		c.expireSession(now)
+	case c.session.notifies():
+		if !push.Process.Offers() && c.drainEnd == 0 {
+			c.drainFrom(now)
+		}
 	case quiet && c.begun == 0 && now-time.Duration(c.active.Load()) > idle && !c.hasInput():
 		c.end(closedIdle)
 	}

@@ -176,7 +176,7 @@ func (t *streamTable) oldest() (oldest *connection) {
 		c := t.pollers[(t.next+i)%len(t.pollers)].oldest()
 		switch {
 		case c == nil:
-		case c.session.Load() == nil:
+		case !c.session.notifies():
 			return c
 		case oldest == nil:
 			oldest = c

@@ -181,7 +181,7 @@ func (f *frames) consume(c *connection, s *server, data []byte) (more bool) {
 		more = f.answer(c, s, query) || !c.pause()
 		if c.aborted {
 			c.in.bytes, data, more = nil, nil, false
-		} else if limit > 0 && c.queries >= limit && c.session.Load() == nil {
+		} else if limit > 0 && c.queries >= limit && !c.session.notifies() {
 			c.in.bytes, data, more = nil, nil, false
 			f.flush(c, s)
 			c.retire()
@@ -212,7 +212,7 @@ func (c *connection) received(now time.Duration, handled, active bool) bool {
 	}
 	if handled {
 		c.started.Store(true)
-		c.heard = now
+		c.session.heard = now
 	}
 	if active {
 		c.active.Store(int64(now))
@@ -236,7 +236,7 @@ func (f *frames) answer(c *connection, s *server, query []byte) (more bool) {
 		c.operate(query, s, f.now)
 		return false
 	}
-	if c.established {
+	if c.session.established {
 		if _, violates := wire.MessageOption(query, dns.EDNS0TCPKEEPALIVE); violates { // RFC 8490 section 7.1.2
 			c.abortViolated()
 			return false
@@ -248,14 +248,14 @@ func (f *frames) answer(c *connection, s *server, query []byte) (more bool) {
 		c.useKeepAlive()
 	}
 	if f.find(s, query, c.client, f.now) && f.append(c, s, query, size, keepAlive) {
-		return !f.query.Notify || c.session.Load() == nil // the answer may be in the output of the connection
+		return !f.query.Notify || !c.session.notifies() // the answer may be in the output of the connection
 	}
 	r := newRequest(s, query)
 	r.to, r.TCP = c, true
 	switch {
 	case keepAlive:
 		r.to = &c.optioned
-	case f.route != nil && f.query.Notify && c.session.Load() != nil:
+	case f.route != nil && f.query.Notify && c.session.notifies():
 		r.to = &c.notified
 	}
 	more = c.receive(query)
@@ -297,7 +297,7 @@ func (f *frames) append(c *connection, s *server, query []byte, size int, keepAl
 // appendNotified appends the stored answer to a query that requests notification to the output of the connection, and returns
 // its form, nil if the answer has no handles.
 func (f *frames) appendNotified(c *connection, s *server, query []byte) *store.Answer {
-	if !f.query.Notify || c.session.Load() == nil {
+	if !f.query.Notify || !c.session.notifies() {
 		return nil
 	}
 	c.mu.Lock()

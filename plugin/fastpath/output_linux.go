@@ -64,12 +64,12 @@ func (c *connection) append(b *batch.Batch, r *request, e *store.Entry, p *store
 // only in the first query of a connection learn as well that the server ends the connection. No message of a DSO session has
 // it (RFC 8490 section 7.1.2). The mutex is locked.
 func (c *connection) announces(keepAlive bool) bool {
-	return !c.established && (keepAlive || c.keepAlive && (c.drainEnd > 0 || c.finished))
+	return !c.session.established && (keepAlive || c.keepAlive && c.isEnding())
 }
 
 // idleTimeout returns the timeout of edns-tcp-keepalive, 0 if the server ends the connection. The mutex is locked.
 func (c *connection) idleTimeout(s *server) time.Duration {
-	if c.drainEnd > 0 || c.finished {
+	if c.isEnding() {
 		return 0
 	}
 	return s.IdleTimeout
@@ -77,7 +77,7 @@ func (c *connection) idleTimeout(s *server) time.Duration {
 
 // writable reports whether messages may be appended to the output: not to that of a closed connection, and none behind a Retry
 // Delay message, RFC 8490 section 6.6.1. The mutex is locked.
-func (c *connection) writable() bool { return c.fd >= 0 && !c.delayed }
+func (c *connection) writable() bool { return c.fd >= 0 && !c.session.ended }
 
 // send implements destination.
 func (c *connection) send(reply []byte, mayWait bool) error { return c.sendWith(reply, false, mayWait) }

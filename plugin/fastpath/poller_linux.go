@@ -151,7 +151,7 @@ func (p *poller) control(operation int, c *connection) error {
 // link appends a connection to its ring. The poller's mutex is locked.
 func (p *poller) link(c *connection) {
 	ring := &p.ring
-	if c.session.Load() != nil {
+	if c.session.notifies() {
 		ring = &p.sessions
 	}
 	c.older, c.newer = ring.older, ring

@@ -210,11 +210,11 @@ func sessionPair(t testing.TB, s *server) (p *poller, c *connection, client int)
 	p, c, client = streamPair(t, s)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open()
+	c.subscribe()
 	t.Cleanup(func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.closeSession()
+		c.session.unsubscribe()
 	})
 	return p, c, client
 }

@@ -60,7 +60,7 @@ func TestSilentKeepalive(t *testing.T) {
 	c.next()
 	kit.Eventually(t, "the connection is closed", func() bool { // the message may be recorded as heard meanwhile
 		conn.mu.Lock()
-		conn.heard -= sessionSilence
+		conn.session.heard -= sessionSilence
 		conn.mu.Unlock()
 		conn.expire(validity.Now())
 		return !connectionIsOpen(conn)

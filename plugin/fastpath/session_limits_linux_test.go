@@ -119,8 +119,8 @@ func TestSilentSession(t *testing.T) {
 		conn := serverEnd(t, l, c)
 		conn.mu.Lock()
 		defer conn.mu.Unlock()
-		conn.heard -= by
-		return validity.Now() - conn.heard
+		conn.session.heard -= by
+		return validity.Now() - conn.session.heard
 	}
 	age(other, sessionSilence/2)
 	other.send(dso.AppendSessionRequest(nil, 3))
@@ -325,8 +325,8 @@ func TestOldestOfSessions(t *testing.T) {
 		p.link(c)
 		p.mu.Unlock()
 		if last = c; i < 39 {
-			c.open()
-			defer c.closeSession()
+			c.subscribe()
+			defer c.session.unsubscribe()
 		}
 	}
 	if p.oldest() != last {

@@ -35,7 +35,7 @@ func TestSessionOpening(t *testing.T) {
 		if m.ID != i+1 || !m.Response || m.Rcode != dso.NoError || primary.Type != dso.Session || !ok {
 			t.Fatalf("response %+v", m)
 		}
-		present := serverEnd(t, l, c).session.Load()
+		present := serverEnd(t, l, c).session.subscriber.Load()
 		if i == 0 {
 			first, session = o, present
 		} else if o.Instance != first.Instance || o.Clock < first.Clock || present != session {
@@ -75,22 +75,22 @@ func TestSessionMessages(t *testing.T) {
 		return b
 	}
 	eight := make([]byte, 8)
-	session := dso.TLV{Type: dso.Session, Data: []byte{dso.Version}}
+	opening := dso.TLV{Type: dso.Session, Data: []byte{dso.Version}}
 	keepalive := dso.TLV{Type: dso.Keepalive, Data: eight}
-	counted := request(session)
+	counted := request(opening)
 	counted[5] = 1
 	silent := append([]byte{0, 0}, counted[2:]...)
-	short := request(session)
-	unused := request(session)
+	short := request(opening)
+	unused := request(opening)
 	unused[2], unused[3] = unused[2]|7, 0xF0|dso.TypeNI
 	for name, c := range map[string]struct {
 		message []byte
 		rcode   int
 	}{
-		"session":                       {request(session), dso.NoError},
+		"session":                       {request(opening), dso.NoError},
 		"session with later fields":     {request(dso.TLV{Type: dso.Session, Data: []byte{dso.Version, 1, 2}}), dso.NoError},
-		"session and unknown TLV":       {request(session, dso.TLV{Type: 0xF900, Data: []byte{1}}), dso.NoError},
-		"session and padding":           {request(session, dso.TLV{Type: dso.Padding, Data: eight}), dso.NoError},
+		"session and unknown TLV":       {request(opening, dso.TLV{Type: 0xF900, Data: []byte{1}}), dso.NoError},
+		"session and padding":           {request(opening, dso.TLV{Type: dso.Padding, Data: eight}), dso.NoError},
 		"session with unused bits":      {unused, dso.NoError},
 		"keepalive":                     {request(keepalive), dso.NoError},
 		"session of another version":    {request(dso.TLV{Type: dso.Session, Data: []byte{dso.Version + 1}}), dso.TypeNI},
@@ -107,18 +107,29 @@ func TestSessionMessages(t *testing.T) {
 		"short keepalive":               {request(dso.TLV{Type: dso.Keepalive, Data: eight[:4]}), noResponse},
 		"two keepalives":                {request(keepalive, keepalive), noResponse},
 		"unidirectional keepalive":      {append([]byte{0, 0}, request(keepalive)[2:]...), noResponse},
-		"unidirectional session":        {append([]byte{0, 0}, request(session)[2:]...), noResponse},
+		"unidirectional session":        {append([]byte{0, 0}, request(opening)[2:]...), noResponse},
 		"unidirectional unknown TLV":    {dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), 0x40), noResponse},
 		"padding first":                 {request(dso.TLV{Type: dso.Padding, Data: eight}), noResponse},
 		"retry delay":                   {request(dso.TLV{Type: dso.RetryDelay, Data: eight[:4]}), noResponse},
-		"retry delay after a session":   {request(session, dso.TLV{Type: dso.RetryDelay, Data: eight[:4]}), noResponse},
+		"retry delay after a session":   {request(opening, dso.TLV{Type: dso.RetryDelay, Data: eight[:4]}), noResponse},
 		"response":                      {dso.AppendHeader(nil, 7, true, dso.NoError), noResponse},
 		"response without an ID":        {dso.AppendHeader(nil, 0, true, dso.NoError), noResponse},
 		"unidirectional retry delay":    {dso.AppendRetryDelay(nil, dso.NoError, 0), noResponse},
 		"unidirectional invalidate":     {dso.AppendInvalidate(nil, nil), noResponse},
 		"response with a session":       {dso.AppendSessionResponse(nil, 7, dso.Opening{}), noResponse},
-		"session, length of the header": {request(session)[:12], noResponse},
+		"session, length of the header": {request(opening)[:12], noResponse},
 	} {
+		want := requestsLater // on a connection that ends
+		switch {
+		case c.rcode == noResponse:
+			want = requestsForbidden
+		case name == "records":
+			want = requestsNothing
+		}
+		var ends session
+		if got := ends.receive(new(output), c.message, false, dso.Timeouts{}, 0); got != want || ends.established {
+			t.Errorf("%s, on a connection that ends: request %d, established %t, want request %d and no session", name, got, ends.established, want)
+		}
 		for _, established := range []bool{false, true} {
 			kind := map[bool]string{false: ", first", true: ", in a session"}[established]
 			t.Run(name+kind, func(t *testing.T) {

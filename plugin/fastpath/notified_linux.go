@@ -1,0 +1,242 @@
+package fastpath
+
+import (
+	"bytes"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/push"
+	"github.com/nearside-dns/nearside/plugin/internal/store"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
+)
+
+const (
+	// sessionUserTimeout is the time in which the kernel of the client has to acknowledge the messages of a session. A node that
+	// has lost its network does not close connections.
+	sessionUserTimeout = 10 * time.Second
+
+	// maxSessionUnsent is the number of bytes that the kernel has not accepted beyond which a session is closed: those of
+	// answers before a pause, and several invalidations of dso.MaxInvalidated handles.
+	maxSessionUnsent = 4 * maxUnsent
+)
+
+// isStateful reports whether a message is one of DNS Stateful Operations that the connection handles. Without an offer of
+// sessions, it goes to the plugin chain like any unknown opcode.
+func (c *connection) isStateful(message []byte) bool {
+	return dso.IsDSO(message) && (c.session.established || push.Process.Offers())
+}
+
+// operate handles a DSO message.
+func (c *connection) operate(message []byte, s *server, now time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.writable() {
+		return
+	}
+	possible := !c.isEnding() && push.Process.Offers()
+	switch c.session.receive(&c.out, message, possible, timeouts(s), now) {
+	case requestsForbidden:
+		c.violate()
+	case requestsLater:
+		if c.drainEnd == 0 {
+			c.drainFrom(now)
+		}
+	case requestsKeepalive:
+		c.keepalives++
+	case requestsInvalidity:
+		c.subscribe()
+	case requestsNothing:
+	}
+	c.flush()
+}
+
+// timeouts returns the timeouts of a DSO session on a server.
+func timeouts(s *server) dso.Timeouts {
+	return dso.Timeouts{
+		Inactivity: uint32(s.IdleTimeout / time.Millisecond), // #nosec G115 -- a configured timeout
+		Keepalive:  uint32(keepaliveInterval / time.Millisecond),
+	}
+}
+
+// violate aborts the connection of a client that has violated RFC 8490, with a reset. The mutex is locked.
+func (c *connection) violate() {
+	c.aborted = true
+	if c.fd >= 0 {
+		c.resetOnClose()
+		c.end(closedMalformed)
+	}
+}
+
+// resetOnClose makes the close of the socket abort the connection, RFC 8490 section 5.3. The mutex is locked.
+func (c *connection) resetOnClose() {
+	_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // otherwise the close is graceful
+}
+
+// abortViolated is violate without the mutex.
+func (c *connection) abortViolated() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.violate()
+}
+
+// subscribe makes the session notify the client, once. The mutex is locked.
+func (c *connection) subscribe() {
+	if c.session.notifies() {
+		return
+	}
+	_ = unix.SetsockoptInt(c.fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(sessionUserTimeout/time.Millisecond))
+	c.session.subscriber.Store(push.Process.Open(c, c.client))
+	c.poller.relink(c)
+}
+
+// Push implements push.Conn. The connection's client has to read; the process does not wait for it.
+func (c *connection) Push(message []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.writable() || !c.session.notifies() {
+		return
+	}
+	var small [64]byte // of a heartbeat
+	c.writeFrames(appendMessage(small[:0], message))
+	if len(c.out.bytes) > maxSessionUnsent {
+		c.end(closedUnread)
+	}
+}
+
+// endSession ends the DSO session. The mutex is locked, and the output writable.
+func (c *connection) endSession() {
+	if !c.eof {
+		c.session.end(&c.out)
+		c.space.Broadcast()
+	}
+	c.session.unsubscribe()
+}
+
+// appendNotified appends the stored answer of a lookup to the output, with handles; see session.answer. The mutex is locked.
+func (c *connection) appendNotified(s *server, l *lookup, query, options []byte, p *store.Patch, random *random) *store.Answer {
+	if !c.writable() || c.listener.server.Load() != s {
+		return nil
+	}
+	return c.session.answer(&c.out, l, query, options, p, random)
+}
+
+// notified is the destination of the replies to queries with a request for notification on a connection with a session.
+type notified struct{ *connection }
+
+// answer implements destination. The answer has handles unless it depends on the client's address.
+func (n *notified) answer(b *batch.Batch, r *request, e *store.Entry, p *store.Patch) bool {
+	if form := n.appendEntry(b, r, e, p); form != nil {
+		r.countOverTCP(e, form)
+		return true
+	}
+	return n.connection.answer(b, r, e, p)
+}
+
+// appendEntry appends the answer of an entry with handles to the output, and returns its form, nil if it has no handles.
+func (n *notified) appendEntry(b *batch.Batch, r *request, e *store.Entry, p *store.Patch) *store.Answer {
+	c := n.connection
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := lookup{route: r.route, entry: e, query: r.Query, unnamed: r.unnamed}
+	form := c.appendNotified(r.server, &l, r.Packed, nil, p, &c.random)
+	if form != nil {
+		b.Add(c)
+	}
+	return form
+}
+
+// notifiedReply is the destination of the plugin chain's reply to such a query.
+type notifiedReply struct {
+	*connection
+	server *server
+	query  []byte
+	since  time.Duration
+	name   []byte // of the question, if the plugin chain gets it in lower case
+}
+
+// newNotifiedReply returns the destination of the reply to a request, which may be reused.
+func newNotifiedReply(c *connection, r *request) *notifiedReply {
+	return &notifiedReply{connection: c, server: r.server, query: append([]byte(nil), r.query...), since: validity.Now()}
+}
+
+// lowerCase changes the question to lower case, if the answers of its server block are stored: only those are, so that the
+// answers to other questions would have no handles. The client gets its question as it is.
+func (n *notifiedReply) lowerCase(m *dns.Msg) {
+	var q wire.Query
+	if !q.Parse(n.query) || !q.Upper {
+		return
+	}
+	var buf [store.MaxKey]byte
+	lower := store.KeyName(store.AppendKey(buf[:0], 0, n.query, &q))
+	if rt := n.server.routes.find(lower); rt == nil || rt.keyspace == 0 {
+		return
+	}
+	name := q.Name(n.query)
+	n.name = append([]byte(nil), name...)
+	copy(name, lower)
+	m.Question[0].Name = strings.ToLower(m.Question[0].Name)
+}
+
+// restore changes the question of a message back to the case of the client. Without a question, as after a failure to pack the
+// reply, it changes nothing.
+func (n *notifiedReply) restore(message []byte) {
+	if end := wire.HeaderLen + len(n.name); len(message) > end && bytes.EqualFold(message[wire.HeaderLen:end], n.name) {
+		copy(message[wire.HeaderLen:], n.name)
+	}
+}
+
+// send implements destination. If the chain has stored the reply, the stored form is sent, with handles, also if it has ended
+// meanwhile: without handles, the client would use it until its TTL ends.
+func (n *notifiedReply) send(reply []byte, mayWait bool) error {
+	if n.sendStored(reply, mayWait) {
+		return nil
+	}
+	n.restore(reply)
+	return n.connection.send(reply, mayWait)
+}
+
+// sendStored sends the stored answer with handles, and reports whether there is one. The chain has counted the reply.
+func (n *notifiedReply) sendStored(reply []byte, mayWait bool) bool {
+	c, now := n.connection, validity.Now()
+	l := lookup{waited: true, reply: reply, since: n.since} // if queries wait for the name, this one has
+	if !isResult(reply) || !n.find(&l, reply, now) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if mayWait {
+		c.awaitSpace()
+	}
+	p := l.entry.Patch(now)
+	n.restore(n.query)
+	if c.appendNotified(n.server, &l, n.query, nil, &p, &c.random) == nil {
+		return false
+	}
+	c.flush()
+	return true
+}
+
+// isResult reports whether a reply is complete, and no failure.
+func isResult(reply []byte) bool {
+	if len(reply) < wire.HeaderLen || reply[wire.FlagsAt]&wire.TC != 0 {
+		return false
+	}
+	code := int(reply[wire.RcodeAt] & wire.RcodeMask)
+	return code == dns.RcodeSuccess || code == dns.RcodeNameError
+}
+
+// find finds the stored answer. A reply without the option of package searchlist is stored as that to the name alone.
+func (n *notifiedReply) find(l *lookup, reply []byte, now time.Duration) bool {
+	if l.find(n.server, n.query, n.client, now) {
+		return true
+	}
+	_, listed := wire.MessageOption(reply, wire.OptionSearchList)
+	l.single = l.query.Search != nil && !listed
+	return l.single && l.find(n.server, n.query, n.client, now)
+}
