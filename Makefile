@@ -3,7 +3,12 @@
 SHELL := /bin/bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untracked)
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
-GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
+GOBUILD := go build -ldflags '$(LDFLAGS)'
+
+# Go's cache then has one build of each package for programs, linters and tests without the race detector, which needs C.
+export CGO_ENABLED := 0
+export GOFLAGS := $(GOFLAGS) -trimpath
+RACE := CGO_ENABLED=1 NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -vet=off -ldflags=-w
 
 .PHONY: build image release-check release release-github release-test run test e2e conformance unit lint fuzz properties history mcs clients \
 	curves lives mutations upstream bench scale slo clean
@@ -18,8 +23,8 @@ SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
 # The machine and the time have no effect, so that the same commit gives the same digests.
 image: ## images of both programs for linux/amd64 and linux/arm64, with their bills of materials, into bin/image/
-	GOFLAGS=-buildvcs=false GOOS=linux GOARCH=amd64 GOAMD64=v1 $(GOBUILD) -o $(IMAGES)/linux-amd64/ ./cmd/...
-	GOFLAGS=-buildvcs=false GOOS=linux GOARCH=arm64 GOARM64=v8.0 $(GOBUILD) -o $(IMAGES)/linux-arm64/ ./cmd/...
+	GOOS=linux GOARCH=amd64 GOAMD64=v1 $(GOBUILD) -buildvcs=false -o $(IMAGES)/linux-amd64/ ./cmd/...
+	GOOS=linux GOARCH=arm64 GOARM64=v8.0 $(GOBUILD) -buildvcs=false -o $(IMAGES)/linux-arm64/ ./cmd/...
 	cd deploy/image && GOWORK=off go run . -folder '$(abspath $(IMAGES))' -repository '$(REPOSITORY)' \
 		-version '$(VERSION)' -revision '$(REVISION)' -created '$(SOURCE_DATE_EPOCH)'
 
@@ -54,8 +59,8 @@ run: build ## clusterdns on 127.0.0.1:1053 with the demo cluster of deploy/demo
 # The longest suite that mostly waits is the first, so that it is not the last alone.
 test: ## every test, beside real servers, which it installs or builds first
 	test/install.sh
-	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -vet=off -ldflags=-w -timeout 30m ./test/search $$(go list ./... | grep -vE '/test/(nodelocal|inkernel|search)$$')
-	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -vet=off -ldflags=-w -timeout 20m -p 1 ./test/nodelocal ./test/inkernel
+	$(RACE) -timeout 30m ./test/search $$(go list ./... | grep -vE '/test/(nodelocal|inkernel|search)$$')
+	$(RACE) -timeout 20m -p 1 ./test/nodelocal ./test/inkernel
 	cd deploy/image && GOWORK=off go test -count=1 ./...
 
 # A cluster of one node: etcd, the parts of Kubernetes and containerd, in namespaces of their own.

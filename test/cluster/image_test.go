@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -39,9 +38,7 @@ func writeImage(t *testing.T, folder, name, program string) string {
 // build builds a static program of the module.
 func build(t *testing.T, path, pkg string) {
 	t.Helper()
-	command := exec.Command("go", "build", "-o", path, pkg)
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	kit.Output(t, command)
+	kit.Output(t, kit.Go("build", "-o", path, pkg))
 }
 
 // imageArchive returns an image with one program.

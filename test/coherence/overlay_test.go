@@ -129,7 +129,7 @@ func compileTest(t testing.TB, folder string, edits ...edit) string {
 func build(t testing.TB, edits []edit, command string, args ...string) {
 	t.Helper()
 	args = append([]string{command, "-overlay", overlay(t, edits)}, args...)
-	kit.Output(t, exec.Command("go", args...))
+	kit.Output(t, kit.Go(args...))
 }
 
 // overlay writes the changed files, and returns the path of their list for -overlay.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -42,10 +41,9 @@ func program(t testing.TB, name string, race bool) string {
 	defer built.Unlock()
 	cache, err := os.UserCacheDir()
 	kit.Must(t, err)
-	_, file, _, _ := runtime.Caller(0)
-	folder, args := fmt.Sprintf("%x", sha256.Sum256([]byte(file)))[:8], []string{"build", "-ldflags=-w"}
+	folder, build := fmt.Sprintf("%x", sha256.Sum256([]byte(kit.Module(t))))[:8], kit.Go("build", "-ldflags=-w")
 	if race {
-		folder, args = folder+"-race", append(args, "-race")
+		folder, build = folder+"-race", exec.Command("go", "build", "-ldflags=-w", "-race")
 	}
 	path := filepath.Join(cache, "nearside", "test", folder, filepath.Base(name))
 	if built.paths[path] {
@@ -55,7 +53,8 @@ func program(t testing.TB, name string, race bool) string {
 		name = "cmd/" + name
 	}
 	defer lock(t, filepath.Dir(path))()
-	kit.Output(t, exec.Command("go", append(args, "-o", path, "github.com/nearside-dns/nearside/"+name)...))
+	build.Args = append(build.Args, "-o", path, "github.com/nearside-dns/nearside/"+name)
+	kit.Output(t, build)
 	if built.paths == nil {
 		built.paths = map[string]bool{}
 	}

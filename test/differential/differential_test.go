@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/bundle"
 	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/property"
@@ -43,7 +44,7 @@ func TestDifferential(t *testing.T) {
 	stockBinary := controlplane.RequireBinary(t, "coredns")
 	binary := *ourBinary
 	if binary == "" {
-		binary = build(t)
+		binary = daemon.ProgramWithoutRace(t, "clusterdns")
 	}
 	r := newRun(t)
 	r.serveAll(t, program{"CoreDNS", stockBinary, ""}, program{"clusterdns", binary, ""})

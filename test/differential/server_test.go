@@ -26,15 +26,6 @@ type server struct {
 	conns map[string]*dns.Conn // by network
 }
 
-// build builds our server and returns the path of the binary.
-func build(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "clusterdns")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "github.com/nearside-dns/nearside/cmd/clusterdns")
-	kit.Output(t, cmd)
-	return path
-}
-
 // start starts a server with a Corefile, which is made for a free port.
 func start(t *testing.T, name, binary, host string, corefile func(port string) string) *server {
 	t.Helper()

@@ -1,8 +1,6 @@
 package kernel
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -25,9 +23,8 @@ func BuildProgram(t testing.TB, pkg string) string {
 func build(t testing.TB, pkg string, command ...string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), filepath.Base(pkg))
-	args := append(command, "-trimpath", "-ldflags", "-s -w", "-o", to, "github.com/nearside-dns/nearside/"+pkg)
-	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	cmd := kit.Go(append(command, "-ldflags", "-s -w", "-o", to, "github.com/nearside-dns/nearside/"+pkg)...)
+	cmd.Env = append(cmd.Env, "GOOS=linux", "GOARCH=amd64")
 	kit.Output(t, cmd)
 	return to
 }

@@ -1,7 +1,9 @@
 package kit
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 )
 
@@ -13,4 +15,29 @@ func Output(t testing.TB, c *exec.Cmd) string {
 		t.Fatalf("%s: %v\n%s", c, err, out)
 	}
 	return string(out)
+}
+
+// Go returns a command of go without C and without the paths of this machine, as "make build" runs it: Go's cache has one build of a
+// package for all programs without the race detector.
+func Go(args ...string) *exec.Cmd {
+	c := exec.Command("go", args...)
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
+	return c
+}
+
+// Module returns the folder of the module that has the current folder, "" outside of a module.
+func Module(t testing.TB) string {
+	t.Helper()
+	folder, err := os.Getwd()
+	Must(t, err)
+	for {
+		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
+			return folder
+		}
+		parent := filepath.Dir(folder)
+		if parent == folder {
+			return ""
+		}
+		folder = parent
+	}
 }

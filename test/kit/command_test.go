@@ -2,6 +2,7 @@ package kit
 
 import (
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -16,5 +17,17 @@ func TestOutput(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("ended with %q, want %q in it", got, want)
 		}
+	}
+}
+
+// TestModule is run in a folder of this module, and outside of it.
+func TestModule(t *testing.T) {
+	text := Read(t, filepath.Join(Module(t), "go.mod"))
+	if !strings.HasPrefix(text, "module github.com/nearside-dns/nearside\n") {
+		t.Errorf("the module of this folder begins with %.60q", text)
+	}
+	t.Chdir(t.TempDir())
+	if got := Module(t); got != "" {
+		t.Errorf("outside: %q", got)
 	}
 }

@@ -90,14 +90,11 @@ func folder(t *testing.T) string {
 	t.Helper()
 	wd, err := os.Getwd()
 	kit.Must(t, err)
-	for root := wd; ; root = filepath.Dir(root) {
-		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
-			rel, err := filepath.Rel(root, wd)
-			kit.Must(t, err)
-			return filepath.ToSlash(rel)
-		}
-		if root == filepath.Dir(root) {
-			return "." // outside of the module
-		}
+	root := kit.Module(t)
+	if root == "" {
+		return "."
 	}
+	rel, err := filepath.Rel(root, wd)
+	kit.Must(t, err)
+	return filepath.ToSlash(rel)
 }
