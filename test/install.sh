@@ -26,6 +26,7 @@ set -euo pipefail
 
 everything=(dig gcc musl-gcc clang nft iptables conntrack ip ps unbound nsd dnsmasq named containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names prometheus helm actionlint busybox kdig drill delv libcares node javac dnspython systemd-resolved kernel)
 named=(dnsperf resperf dnsdist rsvg-convert e2e.test agnhost dig-image)
+built=(etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names helm actionlint e2e.test agnhost)
 
 # The PATH of a user may lack the folders of system programs.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -296,62 +297,86 @@ if [[ ${#chosen[@]} -eq 0 ]]; then
 	chosen=("${everything[@]}")
 fi
 
-# Each part runs as a separate job, so that set -e applies inside it and a failed part does
-# not prevent the others.
-failed=()
-for name in "${chosen[@]}"; do
-	case $name in
-	dig) package dig bind9-dnsutils & ;;
-	gcc) package gcc gcc libc6-dev & ;;
-	musl-gcc) package musl-gcc musl-tools & ;;
+# part NAME installs one part.
+part() {
+	case $1 in
+	dig) package dig bind9-dnsutils ;;
+	gcc) package gcc gcc libc6-dev ;;
+	musl-gcc) package musl-gcc musl-tools ;;
 	clang)
 		if [[ -e /usr/include/bpf/bpf_helpers.h ]]; then
 			package clang clang && package llvm-strip llvm
 		else
 			package bpf_helpers.h clang llvm libbpf-dev linux-libc-dev
-		fi &
+		fi
 		;;
-	nft) package nft nftables & ;;
-	iptables) package iptables iptables & ;;
-	conntrack) package conntrack conntrack & ;;
-	ip) package ip iproute2 & ;;
-	ps) package ps procps & ;;
-	unbound) server unbound unbound & ;;
-	nsd) server nsd nsd & ;;
-	dnsmasq) package dnsmasq dnsmasq-base & ;; # the package without a service
-	named) server named bind9 & ;;
-	dnsperf | resperf) package "$name" dnsperf & ;;
-	dnsdist) server dnsdist dnsdist & ;;
-	rsvg-convert) package rsvg-convert librsvg2-bin fonts-dejavu-core & ;;
-	etcd) build etcd kubernetes go.etcd.io/etcd/server/v3 & ;;
-	containerd) server containerd containerd & ;;
-	runc) package runc runc & ;;
-	cni) package /usr/lib/cni/ptp containernetworking-plugins & ;;
+	nft) package nft nftables ;;
+	iptables) package iptables iptables ;;
+	conntrack) package conntrack conntrack ;;
+	ip) package ip iproute2 ;;
+	ps) package ps procps ;;
+	unbound) server unbound unbound ;;
+	nsd) server nsd nsd ;;
+	dnsmasq) package dnsmasq dnsmasq-base ;; # the package without a service
+	named) server named bind9 ;;
+	dnsperf | resperf) package "$1" dnsperf ;;
+	dnsdist) server dnsdist dnsdist ;;
+	rsvg-convert) package rsvg-convert librsvg2-bin fonts-dejavu-core ;;
+	etcd) build etcd kubernetes go.etcd.io/etcd/server/v3 ;;
+	containerd) server containerd containerd ;;
+	runc) package runc runc ;;
+	cni) package /usr/lib/cni/ptp containernetworking-plugins ;;
 	kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy | kubelet | kubectl)
-		build "$name" kubernetes "k8s.io/kubernetes/cmd/$name" &
+		build "$1" kubernetes "k8s.io/kubernetes/cmd/$1"
 		;;
-	e2e.test) build e2e.test conformance/suite k8s.io/kubernetes/test/e2e go test -c & ;;
-	agnhost) build agnhost conformance/suite k8s.io/kubernetes/test/images/agnhost & ;;
-	dig-image) archive dig-image bind9-dnsutils dash coreutils libc-bin hostname curl & ;;
-	kubelet-dns) build kubelet-dns kubernetes ./kubelet-dns & ;;
-	coredns) build coredns coredns github.com/coredns/coredns & ;;
-	promql-names) build promql-names monitoring/promql ./ & ;;
-	prometheus) server prometheus prometheus & ;; # and promtool
-	helm) build helm helm helm.sh/helm/v4/cmd/helm & ;;
-	actionlint) build actionlint actionlint github.com/rhysd/actionlint/cmd/actionlint & ;;
-	busybox) package busybox busybox-static & ;;
-	kdig) package kdig knot-dnsutils & ;;
-	drill) package ldns-test-edns ldnsutils & ;;
-	delv) package delv bind9-dnsutils & ;;
-	libcares) file /usr/include/ares.h libc-ares-dev & ;;
-	node) package node nodejs & ;;
-	javac) package javac default-jdk-headless & ;;
-	dnspython) file /usr/lib/python3/dist-packages/dns/message.py python3-dnspython & ;;
-	systemd-resolved) resolved & ;;
-	kernel) "$here/kernel/install.sh" & ;;
+	e2e.test) build e2e.test conformance/suite k8s.io/kubernetes/test/e2e go test -c ;;
+	agnhost) build agnhost conformance/suite k8s.io/kubernetes/test/images/agnhost ;;
+	dig-image) archive dig-image bind9-dnsutils dash coreutils libc-bin hostname curl ;;
+	kubelet-dns) build kubelet-dns kubernetes ./kubelet-dns ;;
+	coredns) build coredns coredns github.com/coredns/coredns ;;
+	promql-names) build promql-names monitoring/promql ./ ;;
+	prometheus) server prometheus prometheus ;; # and promtool
+	helm) build helm helm helm.sh/helm/v4/cmd/helm ;;
+	actionlint) build actionlint actionlint github.com/rhysd/actionlint/cmd/actionlint ;;
+	busybox) package busybox busybox-static ;;
+	kdig) package kdig knot-dnsutils ;;
+	drill) package ldns-test-edns ldnsutils ;;
+	delv) package delv bind9-dnsutils ;;
+	libcares) file /usr/include/ares.h libc-ares-dev ;;
+	node) package node nodejs ;;
+	javac) package javac default-jdk-headless ;;
+	dnspython) file /usr/lib/python3/dist-packages/dns/message.py python3-dnspython ;;
+	systemd-resolved) resolved ;;
+	kernel) "$here/kernel/install.sh" ;;
 	esac
-	wait $! || failed+=("$name")
+}
+
+# parts NAME... installs parts, one after the other, and prints the names of those that fail to the file descriptor 3. Each part
+# runs as a separate job, so that set -e applies inside it and a failed part does not prevent the others.
+parts() {
+	local name
+	for name in "$@"; do
+		part "$name" &
+		wait $! || printf '%s\n' "$name" >&3
+	done
+}
+
+# The packages are downloaded and unpacked while programs are built.
+own=() packages=()
+for name in "${chosen[@]}"; do
+	if [[ " ${built[*]} " == *" $name "* ]]; then
+		own+=("$name")
+	else
+		packages+=("$name")
+	fi
 done
+failures=$(mktemp)
+trap 'rm -f -- "$failures"' EXIT
+parts "${packages[@]}" 3>>"$failures" &
+installing=$!
+parts "${own[@]}" 3>>"$failures"
+wait "$installing"
+mapfile -t failed <"$failures"
 if [[ ${#failed[@]} -gt 0 ]]; then
 	complain "not installed: ${failed[*]}"
 	exit 1
