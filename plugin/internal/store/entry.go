@@ -172,14 +172,6 @@ func (p *Popularity) Inherit(old *Popularity) {
 // errUnpackable is the error of Fill for a message without a packed form that can be stored.
 var errUnpackable = errors.New("the answer has a code that needs an OPT record")
 
-// plainLimit is the length in bytes of answers that fit every client, RFC 1035 section 4.2.1.
-const plainLimit = dns.MinMsgSize - wire.OPTLen
-
-// excess returns the bytes by which the length of a message that CoreDNS counts exceeds the packed one.
-func excess(counted, packed int) int32 {
-	return int32(counted - packed) // #nosec G115 -- both are lengths of one message
-}
-
 // Fill packs a reply into the entry. The reply has no OPT record, and its question is in lower case. The message is not
 // changed.
 func (e *Entry) Fill(m *dns.Msg) error {
@@ -232,21 +224,6 @@ func (e *Entry) Message(query []byte, q wire.Query, p *Patch) (*dns.Msg, error) 
 	q.EDNS = false
 	*b = e.Plain.AppendReply((*b)[:0], query, &q, p)
 	return Unpack(*b)
-}
-
-// CountedLen returns the length of the answer in bytes as dns.Msg.Len returns it, which CoreDNS's metrics count.
-func (e *Entry) CountedLen() int { return e.Plain.Len() + int(e.plainExcess) }
-
-// Form returns the form of the answer that the server sends to a query whose replies may have limit bytes, nil if the
-// answer has to be truncated. fragments is the length in bytes from which CoreDNS compresses names to avoid fragments.
-func (e *Entry) Form(q *wire.Query, p *Patch, limit, fragments int) *Answer {
-	if n := e.Plain.ReplyLen(q, p) + int(e.plainExcess); n <= limit && n <= fragments {
-		return &e.Plain
-	}
-	if e.compressed == nil || q.Upper || e.compressed.ReplyLen(q, p)+int(e.compressedExcess) > limit {
-		return nil
-	}
-	return e.compressed
 }
 
 // Memo returns the result of a function that depends on the entry's question alone, which it calls once, or more often if several

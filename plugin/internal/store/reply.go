@@ -1,8 +1,6 @@
 package store
 
 import (
-	"github.com/miekg/dns"
-
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -32,31 +30,4 @@ func (e *Entry) FillReply(r *wire.Reply) error {
 		return nil
 	}
 	return e.compress(m)
-}
-
-// fits reports whether every client gets the answer without compression of names.
-func (e *Entry) fits() bool { return e.CountedLen()+len(e.Options) <= plainLimit }
-
-// compress sets the compressed answer.
-func (e *Entry) compress(m *dns.Msg) error {
-	m.Compress = true
-	b, err := m.Pack()
-	if err != nil {
-		return err
-	}
-	var buf [16]wire.Record
-	body, ok := wire.ReadBody(buf[:0], b)
-	if !ok {
-		return errMalformed
-	}
-	return e.setCompressed(&body, excess(m.Len(), len(b)))
-}
-
-func (e *Entry) setCompressed(body *wire.Body, excess int32) error {
-	compressed, err := newAnswer(body)
-	if err != nil {
-		return err
-	}
-	e.compressed, e.compressedExcess = &compressed, excess
-	return nil
 }

@@ -1,79 +1,251 @@
-// Package expand answers a query with the first candidate of a search list that has data, so that the client's resolver
-// does not query them one by one. Input is a query, a base and suffixes; output is one reply, which is stored until the
-// validity of a candidate's reply ends. Candidates are queried through the server, from the first to the bare name. A query
-// is a message of the plugin chain or in wire form, and so are those for its candidates; the chain continues what the wire
-// form cannot handle. The package does not depend on the source of the list, and imports neither plugins nor Kubernetes.
 package expand
 
 import (
-	"context"
+	"slices"
+	"strings"
+	"time"
 
-	"github.com/coredns/caddy"
-	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
-// Expander expands names for one plugin of a server block.
-type Expander struct {
-	// Plugin is the name of the plugin, Next the next plugin.
-	Plugin string
-	Next   plugin.Handler
-	// Block is the server block, set by Setup. Answers are stored in its keyspace.
-	Block *block.Block
-	// Zones are zones with a single server for all names, fully qualified: one query with a search list is for
-	// several candidates.
-	Zones []string
-	// Metrics counts the expansions.
-	Metrics *Metrics
-	// StoresCandidates is set by Setup if no cache of the block stores Next's replies: the Expander stores them under the
-	// names of the candidates.
-	StoresCandidates bool
+// walkTime bounds a walk: no further candidate is queried after it. Resolvers time out after 5 seconds by default, and
+// retry; caches answer the first candidates then.
+const walkTime = 4 * time.Second
+
+// longWait is the time after which a failure applies to the whole run of candidates: the server is slow, and each query
+// would add its timeout.
+const longWait = 250 * time.Millisecond
+
+// walk is the order of the queries for the candidates of a question, and the result. It sends no queries, so that it needs
+// no goroutine: for each query that next announces, one of the adapters (message.go, wire.go) calls receive with the reply.
+type walk struct {
+	*Expander
+	Question
+	original dns.Question // of the client
+	zones    *block.ServerZones
+	names    []string // the candidates
+
+	started time.Duration // on the clock of validity.Now
+
+	// The candidate that is being queried:
+	at       int           // index in names
+	run      int           // number of candidates from it on that one server answers
+	queried  time.Duration // time of the first query for it
+	suffixes []byte        // search list in the query, nil without one
+	related  int           // number of the related type in the query, from 1; 0 for the client's type
+	querying bool          // the reply to the query has not been received
+	first    *reply        // for the client's type, while related types are queried
+	passed   any           // wirechain.Result for the query, if a wire handler has passed it to the plugin chain
+
+	validity validity.Validity // joined from the replies until now
+	waits    bool              // queries wait for a candidate
+	lifetimes
+	// The first reply of a candidate that is absent, that exists without data, and that has failed.
+	absent, empty, failed *reply
+	outcome               *outcome // at the end
 }
 
-// Setup sets Block, and StoresCandidates when the servers start. It is called in the plugin's setup.
-func (x *Expander) Setup(c *caddy.Controller) {
-	x.Block = block.Of(c)
-	c.OnStartup(func() error {
-		x.StoresCandidates = x.Block.Config().Handler("cache") == nil
-		return nil
-	})
+func newWalk(x *Expander, q *Question, original dns.Question, zones *block.ServerZones) *walk {
+	k := &walk{}
+	k.start(x, q, original, zones)
+	return k
 }
 
-// Question is a name to expand.
-type Question struct {
-	// Base is the bare name, fully qualified.
-	Base string
-	// Suffixes are the suffixes of the candidates before the bare name, fully qualified and in order.
-	Suffixes []string
-	// ListID is the ID of the search list for the key of the answer, 0 if the name determines the list.
-	ListID uint32
-}
-
-type nestedKey struct{}
-
-// Nested reports whether a query was sent to answer another one, such as for a candidate. It must not be expanded.
-func Nested(ctx context.Context) bool { return ctx.Value(nestedKey{}) != nil }
-
-// Nest returns the context for queries that are sent to answer another one.
-func Nest(ctx context.Context) context.Context {
-	if Nested(ctx) {
-		return ctx
+// start sets the fields of a new walk.
+func (k *walk) start(x *Expander, q *Question, original dns.Question, zones *block.ServerZones) {
+	k.Expander, k.Question, k.original, k.zones, k.started = x, *q, original, zones, validity.Now()
+	k.names = append(searchlist.Candidates(q.Base, q.Suffixes), q.Base)
+	if strings.EqualFold(k.names[0], original.Name) {
+		k.names[0] = original.Name // in the client's case
 	}
-	return context.WithValue(ctx, nestedKey{}, true)
 }
 
-// Expandable reports whether a query may be expanded: class IN, no zone transfer, not type DS, without TSIG, and without
-// a search list in its OPT record.
-func Expandable(r *dns.Msg) bool {
-	if r.Opcode != dns.OpcodeQuery || len(r.Question) != 1 || r.Question[0].Qclass != dns.ClassINET || r.IsTsig() != nil {
+// name returns the name in the query.
+func (k *walk) name() string { return k.names[k.at] }
+
+// qtype returns the type in the query.
+func (k *walk) qtype() uint16 {
+	if k.related > 0 {
+		return searchlist.RelatedTypes[k.original.Qtype][k.related-1]
+	}
+	return k.original.Qtype
+}
+
+// next reports whether there is a query, and moves to the next candidate if necessary. Otherwise the walk has its outcome.
+func (k *walk) next() bool {
+	for !k.querying && k.outcome == nil {
+		switch {
+		case k.at == len(k.names):
+			k.outcome = k.notFound()
+		case validity.Now()-k.started > walkTime:
+			k.add(&reply{status: failed})
+			k.outcome = k.notFound()
+		case k.name() == "" || slices.Contains(k.names[:k.at], k.name()): // too long for a name, or a duplicate
+			k.at++
+		default:
+			k.begin()
+		}
+	}
+	return k.querying
+}
+
+// begin starts with a candidate and the run of candidates after it.
+func (k *walk) begin() {
+	k.queried, k.querying, k.suffixes = validity.Now(), true, nil
+	if k.run = k.runLength(); k.run > 1 {
+		k.suffixes, _ = searchlist.AppendSuffixes(nil, k.Suffixes[k.at:k.at+k.run])
+	}
+}
+
+// runLength returns the number of candidates of one query with a search list: their suffixes are in Zones, and the same
+// server block serves them.
+func (k *walk) runLength() (n int) {
+	zone := k.zones.ZoneOf(k.name())
+	for _, name := range k.names[k.at:len(k.Suffixes)] {
+		inZone := func(zone string) bool { return searchlist.InZone(k.Suffixes[k.at+n], zone) }
+		if name == "" || n == searchlist.MaxSuffixes || !slices.ContainsFunc(k.Zones, inZone) || k.zones.ZoneOf(name) != zone {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// receive processes the reply to the query. own is the validity of the reply, which forAll callers get.
+func (k *walk) receive(r *reply, own *validity.Validity, forAll bool) {
+	k.querying, k.passed = false, nil
+	r.name, r.status = k.name(), k.statusOf(r)
+	k.join(r, own, forAll)
+	k.waits = k.waits || r.waits
+	switch {
+	case k.related > 0:
+		if r.status == hasData || r.status == failed {
+			k.first.status = r.status
+			k.conclude()
+			return
+		}
+	case k.suffixes != nil && k.isTried(r):
+		k.move(r, k.run)
+		return
+	default: // without a search list, or the reply is for the first candidate: the others are queried one by one
+		k.first = r
+	}
+	k.checkOtherTypes()
+}
+
+// isTried reports whether the server has tried the candidates of a search list: it supports the option. If a candidate has
+// data, the reply is set to be its reply.
+func (k *walk) isTried(r *reply) bool {
+	if r.status == failed {
 		return false
 	}
-	switch r.Question[0].Qtype {
-	case dns.TypeAXFR, dns.TypeIXFR, dns.TypeDS:
+	names, valid := searchlist.ParseSuffixes(r.list)
+	switch {
+	case r.list == nil || !valid || len(names) > 1:
 		return false
+	case !searchlist.ValidReply(r.list, k.suffixes), len(names) == 0 && r.status == hasData, len(names) > 0 && r.status == absent:
+		r.status = failed // the option contradicts the query or the reply
+	case len(names) > 0:
+		r.status, r.stored = hasData, false
+		r.offset = slices.Index(k.Suffixes[k.at:k.at+k.run], names[0])
+		r.setName(k.names[k.at+r.offset])
 	}
-	return !searchlist.HasOption(r)
+	return true
+}
+
+// checkOtherTypes queries a candidate that exists without data for the related types: with data of one of them, the
+// candidate is the result. The last candidate is the result anyway if none has failed.
+func (k *walk) checkOtherTypes() {
+	last := k.at == len(k.names)-1 && k.failed == nil
+	if k.first.status != exists || last || k.related == len(searchlist.RelatedTypes[k.original.Qtype]) {
+		k.conclude()
+		return
+	}
+	k.related++
+	k.querying, k.suffixes = true, nil
+}
+
+// conclude ends the queries for one candidate.
+func (k *walk) conclude() {
+	r, n := k.first, 1
+	if r.status == failed && (r.isNone() || validity.Now()-k.queried > longWait) {
+		n = max(1, k.run) // the others would fail, too, each after a timeout
+	}
+	k.move(r, n)
+}
+
+// move moves on after the reply for n candidates.
+func (k *walk) move(r *reply, n int) {
+	k.first, k.related = nil, 0
+	if r.status == hasData {
+		k.outcome = k.found(k.at+r.offset, r)
+		return
+	}
+	k.add(r)
+	k.at += n
+}
+
+// add adds the reply for a candidate without data.
+func (k *walk) add(r *reply) {
+	switch {
+	case r.status == failed && k.failed == nil:
+		k.failed = r
+	case r.status == exists && k.empty == nil:
+		k.empty = r
+	case r.status == absent && r.rcode == dns.RcodeNameError && k.absent == nil:
+		k.absent = r
+	}
+}
+
+// lifetimes limit the time for which clients may use the result of a walk.
+type lifetimes struct {
+	limit   time.Duration // the end of those replies that no session vouches for, 0 without such replies
+	vouched time.Duration // the minimum lifetime of the other replies, 0 without such replies
+}
+
+// outcome is the result of a walk.
+type outcome struct {
+	result   result
+	position int    // of the candidate that was found
+	bare     bool   // the candidate is the bare name
+	owner    string // the candidate, "" if none was found
+	reply    *reply
+	stored   bool              // the reply is stored as the answer to the question already; the fast path serves it
+	validity validity.Validity // joined from all replies of the walk
+	waits    bool              // no candidate was found, and queries wait for one
+	lifetimes
+}
+
+// found returns the outcome of a walk that ends with the reply for candidate i.
+func (k *walk) found(i int, r *reply) *outcome {
+	out := &outcome{result: success, position: i, bare: i == len(k.names)-1, owner: r.name, reply: r, validity: k.validity, lifetimes: k.lifetimes}
+	if !r.hasAnswer() {
+		out.result = noData
+	}
+	out.stored = r.stored && out.result == success && r.name == k.original.Name
+	if k.failed != nil {
+		out.validity.End()
+	}
+	return out
+}
+
+// notFound returns the outcome without a candidate with data. A failure has precedence, since the candidate may have data.
+func (k *walk) notFound() *outcome {
+	out := &outcome{result: failure, reply: k.failed, validity: k.validity, waits: k.waits, lifetimes: k.lifetimes}
+	switch {
+	case k.failed != nil:
+		out.validity.End()
+	case k.empty != nil:
+		out.result, out.reply = noData, k.empty
+	case k.absent != nil:
+		out.result, out.reply = nameError, k.absent
+	default:
+		out.reply = &reply{}
+		out.validity.End()
+	}
+	return out
 }
