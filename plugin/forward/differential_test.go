@@ -2,8 +2,6 @@ package forward
 
 import (
 	"context"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -48,8 +46,8 @@ func accepts(text string) error {
 // TestDifferential_Stanzas compares the accepted stanzas with those of CoreDNS's plugin.
 func TestDifferential_Stanzas(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "refusals")
-	cmd := exec.Command("go", "test", "-count=1", "../../test/forward/stock")
-	cmd.Env = append(os.Environ(), "NEARSIDE_STANZAS="+path)
+	cmd := kit.Go("test", "-count=1", "-vet=off", "../../test/forward/stock")
+	cmd.Env = append(cmd.Env, "NEARSIDE_STANZAS="+path)
 	kit.Output(t, cmd)
 	text := kit.Read(t, path)
 	stock := strings.Split(text, stanzas.Separator)

@@ -31,7 +31,7 @@ func TestGenerated(t *testing.T) {
 		}
 		args = append(args, arg)
 	}
-	kit.Output(t, exec.Command("go", args...))
+	kit.Output(t, kit.Go(args...))
 	for _, name := range []string{"answer_bpfel.go", "answer_bpfel.o"} {
 		if kit.Read(t, filepath.Join(folder, name)) != kit.Read(t, name) {
 			t.Errorf("%s is not what go generate makes of answer.c with this compiler:\n%s", name, version)

@@ -706,13 +706,14 @@ func TestSlowServer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := newTestbed(t, newServer(t), 100, 2)
-			b.stall, b.maxStall = 5*time.Millisecond, 5*time.Millisecond
+			b.setStall(time.Hour)
 			warm := b.send("warm.example.")
 			one := b.accept()
 			one.respond(answer(one.query()))
 			warm.answered()
 			all := b.sendAll(4, "n")
 			received := one.queries(4)
+			b.setStall(5 * time.Millisecond)
 			two := b.accept()
 			q := two.query()
 			if nameOf(q) != all[3].name {

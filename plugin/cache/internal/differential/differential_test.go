@@ -6,8 +6,6 @@
 package differential
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,8 +19,8 @@ import (
 // README's intended differences do not occur in them.
 func TestDifferential(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "transcripts")
-	cmd := exec.Command("go", "test", "-count=1", "-tags=coredns", "-run=TestTranscripts", ".")
-	cmd.Env = append(os.Environ(), "NEARSIDE_TRANSCRIPTS="+path)
+	cmd := kit.Go("test", "-count=1", "-vet=off", "-tags=coredns", "-run=TestTranscripts", ".")
+	cmd.Env = append(cmd.Env, "NEARSIDE_TRANSCRIPTS="+path)
 	kit.Output(t, cmd)
 	text := kit.Read(t, path)
 	coredns := strings.Split(strings.TrimSuffix(text, "\x00"), "\x00")
