@@ -135,7 +135,7 @@ func (s *Source) Run(ctx context.Context, ix *index.Index) {
 	var wg sync.WaitGroup
 	for _, r := range s.resources {
 		r.records = s.records(r.name, ix)
-		r.health.repeats = s.pace.retries()
+		r.health.pauses = s.pace.pauses()
 		r.health.begins()
 		wg.Go(func() { s.follow(ctx, r, ix) })
 		wg.Go(func() { r.watchdog(ctx) })
@@ -150,7 +150,8 @@ func (s *Source) follow(ctx context.Context, r *resource, ix *index.Index) {
 		r.custom(s.clients.core, s.pace, ix.Outdate).run(ctx)
 		return
 	}
-	cache.NewReflectorWithOptions(r.listWatch(), r.example, r, cache.ReflectorOptions{Name: r.name}).RunWithContext(ctx)
+	pause := reflectorPause
+	cache.NewReflectorWithOptions(r.listWatch(), r.example, r, cache.ReflectorOptions{Name: r.name, Backoff: &pause}).RunWithContext(ctx)
 }
 
 // Status implements source.Source.

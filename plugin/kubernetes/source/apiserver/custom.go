@@ -206,8 +206,8 @@ func (c *custom) names() string {
 // the permission.
 func (c *custom) read(ctx context.Context) {
 	c.useVersion(c.served)
-	retries := c.pace.retries()
-	reflector := cache.NewReflectorWithOptions(c.listWatch(), c.example, c, cache.ReflectorOptions{Name: c.name, Backoff: &retries})
+	pause := reflectorPause
+	reflector := cache.NewReflectorWithOptions(c.listWatch(), c.example, c, cache.ReflectorOptions{Name: c.name, Backoff: &pause})
 	for ctx.Err() == nil {
 		began := c.pace.now()
 		err := reflector.ListAndWatchWithContext(ctx)

@@ -38,6 +38,9 @@ type pace struct {
 	again time.Duration
 	// retry and maxRetry bound the pause after a failure, which doubles. That of a custom resource grows to check.
 	retry, maxRetry time.Duration
+	// maxAway and maxRefused limit the pause before a list or a watch is repeated, without an answer of the API server and with one. Jitter
+	// up to the same time is added.
+	maxAway, maxRefused time.Duration
 	// check is the pause between two checks whether a missing custom resource is served, and confirm the pause before the
 	// check that deletes its records.
 	check, confirm time.Duration
@@ -46,7 +49,7 @@ type pace struct {
 func defaultPace() pace {
 	return pace{
 		now: time.Now, again: 5 * time.Second, retry: time.Second, maxRetry: 5 * time.Minute,
-		check: 10 * time.Second, confirm: 5 * time.Second,
+		maxAway: 2 * time.Second, maxRefused: 30 * time.Second, check: 10 * time.Second, confirm: 5 * time.Second,
 	}
 }
 

@@ -3,14 +3,20 @@ package apiserver
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -195,4 +201,73 @@ func TestTheAPIServersLimitIsThatOfTheProcess(t *testing.T) {
 	if n := total(); n != 4+7 {
 		t.Errorf("%d requests, want 11: the first one of each resource, and repetitions up to apiserver_burst", n)
 	}
+}
+
+// TestPauses has the pauses after a number of failures: without an answer they stay short, so that the return of the API server is seen soon.
+func TestPauses(t *testing.T) {
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "", nil)
+	away := &url.Error{Op: "Get", URL: "https://api", Err: syscall.ECONNREFUSED}
+	busy := apierrors.NewTooManyRequests("busy", 7)
+	for name, c := range map[string]struct {
+		errors   []error
+		min, max time.Duration // of the last pause
+	}{
+		"first":                      {[]error{refused}, 0, 0},
+		"second":                     {[]error{refused, refused}, time.Second, 2 * time.Second},
+		"refused for long":           {slices.Repeat([]error{refused}, 30), 30 * time.Second, time.Minute},
+		"ended at once, for long":    {slices.Repeat([]error{nil}, 30), 30 * time.Second, time.Minute},
+		"away":                       {[]error{away}, 0, 0},
+		"away for long":              {slices.Repeat([]error{away}, 30), 2 * time.Second, 4 * time.Second},
+		"away after refusals":        {append(slices.Repeat([]error{refused}, 30), away), 0, 0},
+		"refused after it was away":  {append(slices.Repeat([]error{away}, 30), refused, refused), time.Second, 2 * time.Second},
+		"Retry-After":                {[]error{busy}, 7 * time.Second, 14 * time.Second},
+		"Retry-After is the minimum": {slices.Repeat([]error{busy}, 30), 30 * time.Second, time.Minute},
+	} {
+		pauses := map[time.Duration]bool{}
+		for range 100 {
+			h := newHealth()
+			h.now, h.pauses = func() time.Time { return time.Unix(1e9, 0) }, defaultPace().pauses()
+			h.begins()
+			for _, err := range c.errors {
+				h.requestFailed(err)
+			}
+			pause, repeats := h.untilRequest()
+			if pauses[pause] = true; !repeats || pause < c.min || pause > c.max {
+				t.Errorf("%s: pause of %v, want %v to %v", name, pause, c.min, c.max)
+			}
+			h.synced()
+			if _, repeats := h.untilRequest(); repeats {
+				t.Errorf("%s: a pause after a list", name)
+			}
+		}
+		if c.max > 0 && len(pauses) < 50 {
+			t.Errorf("%s: %d different pauses of 100 clients", name, len(pauses))
+		}
+	}
+}
+
+// TestReturn: after a time away, the records are up to date soon after the API server accepts connections.
+func TestReturn(t *testing.T) {
+	f := startFake(t, nil)
+	address := f.Listener.Addr().String()
+	s, ix := f.follow(t, fast, time.Second, func(s *Source) { s.pace.maxAway = 200 * time.Millisecond; s.pace.retry = 50 * time.Millisecond })
+	kit.Eventually(t, "synced", func() bool { return synced(s) })
+	kit.Must(t, f.Listener.Close())
+	f.CloseClientConnections()
+	r := theResource(s, source.Namespaces)
+	kit.Eventually(t, "many failures", func() bool {
+		r.health.mu.Lock()
+		defer r.health.mu.Unlock()
+		return r.health.pause > 150*time.Millisecond
+	})
+	again := &fakeAPI{counts: map[string]int{}, events: make(chan struct{})}
+	l, err := net.Listen("tcp", address)
+	kit.Must(t, err)
+	again.Server = &httptest.Server{Listener: l, Config: &http.Server{Handler: again}}
+	again.Start()
+	t.Cleanup(func() { // the source ends later
+		_ = l.Close()
+		again.CloseClientConnections()
+	})
+	again.addNamespaces(t, ix, 3)
 }

@@ -3,8 +3,6 @@ package apiserver
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"net/url"
 	"reflect"
 	"sync/atomic"
 	"time"
@@ -61,11 +59,18 @@ func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 	if r.health.listsAnew() && o.Continue == "" {
 		o.ResourceVersion, o.ResourceVersionMatch = "", "" // the newest, from the database
 	}
+	q := r.request(o, r.acceptList)
+	if o.Continue == "" {
+		if err := r.awaitTurn(ctx, q.URL().Host); err != nil {
+			return nil, err
+		}
+	}
 	r.garbage.begin(r)
-	page, err := r.get(ctx, o)
+	page, err := r.get(ctx, q)
 	if err != nil {
 		r.garbage.end(r)
 		r.health.failed(err)
+		r.health.requestFailed(err)
 		return nil, err
 	}
 	r.health.active()
@@ -84,14 +89,18 @@ func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 	return records, err
 }
 
-func (r *resource) get(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+// get returns the list that answers a request.
+func (r *resource) get(ctx context.Context, q *rest.Request) (runtime.Object, error) {
 	page := reflect.New(reflect.TypeOf(r.list).Elem()).Interface().(runtime.Object)
-	err := r.request(o, r.acceptList).Do(ctx).Into(page)
+	err := q.Do(ctx).Into(page)
 	return page, err
 }
 
 func (r *resource) request(o metav1.ListOptions, accept string) *rest.Request {
-	q := r.client.Get().BackOffWithContext(attempts{&rest.NoBackoff{}, r})
+	q := r.client.Get()
+	if o.Continue == "" {
+		q.MaxRetries(0) // of client-go, after Retry-After: a new list or watch waits in awaitTurn
+	}
 	if d := r.definition; d != nil {
 		q.AbsPath("/apis", d.group, *r.version.Load())
 	}
@@ -100,23 +109,6 @@ func (r *resource) request(o metav1.ListOptions, accept string) *rest.Request {
 		q.SetHeader("Accept", accept)
 	}
 	return q
-}
-
-// attempts records the failures of a request that client-go repeats itself, up to ten times after the server's Retry-After, before it
-// returns an error.
-type attempts struct {
-	*rest.NoBackoff
-	resource *resource
-}
-
-// UpdateBackoffWithContext implements rest.BackoffManagerWithContext. It is called after each attempt.
-func (a attempts) UpdateBackoffWithContext(_ context.Context, _ *url.URL, err error, code int) {
-	if code == http.StatusTooManyRequests || code >= http.StatusInternalServerError {
-		err = apierrors.NewGenericServerResponse(code, http.MethodGet, schema.GroupResource{Resource: a.resource.name}, "", "", 0, false)
-	}
-	if err != nil {
-		a.resource.health.attemptFailed(err)
-	}
 }
 
 // stripped carries a record through client-go's lists, which are of objects.
@@ -144,7 +136,7 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 	w, err := q.Watch(ctx)
 	if err != nil {
 		r.health.failed(err)
-		r.health.watchFailed()
+		r.health.requestFailed(err)
 		if r.health.mayWait() {
 			err = overloaded(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/test/kit"
 )
 
-// TestAnAPIServerWithTooManyRequestsIsTheLastError: client-go repeats a request by Retry-After itself, and returns no error meanwhile.
+// TestAnAPIServerWithTooManyRequestsIsTheLastError: client-go would repeat a request by Retry-After itself, and return no error meanwhile.
 func TestAnAPIServerWithTooManyRequestsIsTheLastError(t *testing.T) {
 	log := kit.Logged(t)
 	f := startFake(t, func(w http.ResponseWriter, _ *http.Request) {

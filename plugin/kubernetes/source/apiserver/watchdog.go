@@ -49,9 +49,11 @@ type health struct {
 	probed  time.Time // when the server last answered a probe
 	unheard bool      // the server has not answered the last probe
 
-	repeats, backoff wait.Backoff  // the pauses before a watch is repeated, from the first one, and the present ones
-	pause            time.Duration // after the next watch without progress
-	notBefore        time.Time     // when the next watch may be requested
+	pauses      pauses        // before a request is repeated
+	unreachable bool          // the last request had no answer
+	backoff     wait.Backoff  // the present pauses
+	pause       time.Duration // after the next request without progress
+	notBefore   time.Time     // when the next list or watch may be requested
 }
 
 func newHealth() *health { return &health{now: time.Now} }
@@ -206,13 +208,6 @@ func (h *health) failed(err error) {
 	}
 }
 
-// attemptFailed records the error of a request that client-go repeats.
-func (h *health) attemptFailed(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.failure = err
-}
-
 // listsAnew reports whether the next list must be read from the server's database, not from the cache behind a frozen
 // watch.
 func (h *health) listsAnew() bool {
@@ -330,7 +325,7 @@ func (r *resource) check(ctx context.Context, state *watching) {
 func (r *resource) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	_, err := r.get(ctx, metav1.ListOptions{Limit: 1})
+	_, err := r.get(ctx, r.request(metav1.ListOptions{Limit: 1}, r.acceptList))
 	return err
 }
 
