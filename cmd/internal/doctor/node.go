@@ -26,7 +26,7 @@ import (
 type node struct {
 	options options
 	proc    proc.FS
-	modules string // the folder of the kernel's modules, /lib/modules but in tests
+	modules string // the folder of the kernel's modules, /lib/modules except in tests
 
 	setup func() setup
 	links func() ([]link.Link, error)

@@ -60,7 +60,7 @@ func (c clientAuth) String() string {
 }
 
 func (c clientAuth) Set(text string) error {
-	if !slices.Contains(clientAuthTypes, text) && text != "" && text != "RequireClientCert" { // the last two are valid in package web as well
+	if !slices.Contains(clientAuthTypes, text) && text != "" && text != "RequireClientCert" { // package web accepts the last two too
 		return fmt.Errorf("%q is not a policy for client certificates: want %s", text, list(clientAuthTypes))
 	}
 	*c.name = text

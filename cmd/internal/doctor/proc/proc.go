@@ -23,7 +23,7 @@ type FS struct {
 	path string
 }
 
-// Open returns the proc file system that is mounted on a folder, /proc but in tests.
+// Open returns the proc file system that is mounted on a folder, /proc except in tests.
 func Open(path string) (FS, error) {
 	mounted, err := procfs.NewFS(path)
 	return FS{mounted, path}, err
