@@ -20,7 +20,7 @@ import (
 	_ "github.com/nearside-dns/nearside/plugin/searchpath"
 )
 
-// directives are what a Corefile may use, in the order in which plugins see a query: that of CoreDNS.
+// directives are the names that a Corefile may use, in the order in which plugins see a query: that of CoreDNS.
 var directives = []string{
 	"root",
 	"cancel",

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Generation returns the number of the current rules of all tables, which each transaction of any program increases.
+// Generation returns the generation of the nftables ruleset of all tables, which each transaction of any program increases.
 func Generation() (id uint32, err error) {
 	found := false
 	err = Request(context.Background(), unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(_ byte, a *netlink.AttributeDecoder) error {

@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// Loaded reports whether the running kernel has nf_tables, so that listing it loads no module. A kernel that shows neither its
-// modules nor its functions counts as one without.
+// Loaded reports whether listing nftables loads no module: the running kernel has nf_tables, or it has no modules at all. A kernel
+// that shows nf_tables neither in its list of modules nor in that of its functions counts as one without.
 func Loaded() bool { return loaded("/proc/modules", builtIn) }
 
 // builtIn reports whether nf_tables is a part of the kernel. Reading all functions takes some 20 ms.

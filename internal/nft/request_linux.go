@@ -21,11 +21,11 @@ const wait = 5 * time.Second
 // headerLen is the length of struct nfgenmsg, which is in front of the attributes.
 const headerLen = 4
 
-// buffers are for parts of a reply: the kernel sends at most as much at once.
+// buffers receive the parts of replies: the kernel sends at most 32 KiB at once.
 var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-// Request sends a request to a subsystem of netfilter, such as NFNL_SUBSYS_NFTABLES, and calls read, unless it is nil, for each message
-// of the reply as it arrives: a list of all flows is longer than the memory for it should be. An error of the kernel is a unix.Errno.
+// Request sends a request to a subsystem of netfilter, such as NFNL_SUBSYS_NFTABLES, and calls read, unless it is nil, for each
+// message of the reply as it arrives: a list of all flows would need too much memory. An error of the kernel is a unix.Errno.
 func Request(ctx context.Context, subsystem, kind int, flags netlink.HeaderFlags, family byte, attributes []byte, read func(family byte, a *netlink.AttributeDecoder) error) (err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {

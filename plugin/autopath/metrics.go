@@ -29,7 +29,7 @@ func unknownClient(server string, reason searchlist.Unknown) prometheus.Counter 
 	return unknownClients.WithLabelValues(server, reason.String())
 }
 
-// countClient counts a query from a client with a search list, or without one for a reason.
+// countClient counts a query for the namespace of its client's search list, or for the reason why the list is unknown.
 func countClient(server string, list *searchlist.List, reason searchlist.Unknown) {
 	if list == nil {
 		unknownClient(server, reason).Inc()

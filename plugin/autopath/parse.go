@@ -21,7 +21,7 @@ const (
 	usage     = "autopath [ZONES...] RESOLV-CONF, @kubernetes or @nodelocal"
 )
 
-// parsed is a directive. The search lists are either those of another plugin or lists.
+// parsed is a directive. Either plugin names the plugin that has the search lists, or lists has them.
 type parsed struct {
 	at     corefile.Position
 	zones  []string
@@ -98,7 +98,7 @@ func (p *parsed) parseNode(c *caddy.Controller) (err error) {
 	return err
 }
 
-// sharedList is the Finder of a list that all clients have, or none.
+// sharedList is a Finder with one list for all clients, or with none.
 type sharedList struct{ list *searchlist.List }
 
 // Find implements searchlist.Finder.

@@ -60,8 +60,8 @@ func setup(c *caddy.Controller) error {
 	return nil
 }
 
-// finder returns the search lists, when all plugins of the server block exist. As in CoreDNS, a plugin that is absent or has no
-// search lists now ends no start: no query is expanded.
+// finder returns the search lists; it is called when all plugins of the server block exist. As in CoreDNS, an absent plugin, or one
+// that has no search lists now, does not prevent the start: no query is expanded.
 func (p *parsed) finder(config *dnsserver.Config) (searchlist.Finder, error) {
 	if p.lists != nil {
 		return p.lists, nil

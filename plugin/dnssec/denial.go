@@ -26,8 +26,8 @@ func with(types []uint16, more ...uint16) []uint16 {
 	return all
 }
 
-// without returns the types for a reply that has no records of a type. A reply without the NSEC record that was queried has one
-// then.
+// without returns the types for a reply that has no records of a type. A query for the type NSEC is answered with the NSEC record
+// itself, which exists and so is not denied.
 func without(types []uint16, denied uint16) []uint16 {
 	if denied == dns.TypeNSEC {
 		return types
@@ -42,7 +42,7 @@ func (w *writer) deny(m *dns.Msg, zone string) error {
 	switch {
 	case strings.EqualFold(q.Name, zone):
 		types = apexTypes
-	case q.Qtype == dns.TypeDS: // the resolver asks because the name may be a delegation, which has no other bit than NS
+	case q.Qtype == dns.TypeDS: // a resolver queries for DS records at a delegation, which the bit NS shows
 		types = delegationTypes
 	}
 	denial, err := w.newNSEC(q.Name, below(q.Name), m.Ns[0].Header().Ttl, without(types, q.Qtype), zone)
@@ -81,7 +81,7 @@ func (w *writer) withDelegation(section []dns.RR) ([]dns.RR, error) {
 		signatures, err := w.signatures(ds, zone, w.server)
 		return slices.Concat(section, signatures), err
 	}
-	// Names below the delegation belong to another zone: the interval of the record excludes them.
+	// Names below the delegation belong to another zone, so the next name of this zone is behind all of them.
 	denial, err := w.newNSEC(ns.Name, behind(ns.Name), ns.Ttl, delegationTypes, zone)
 	return slices.Concat(section, denial), err
 }
@@ -114,6 +114,6 @@ func below(name string) string {
 
 // behind returns a name that follows a name and all of its descendants.
 func behind(name string) string {
-	end, _ := dns.NextLabel(name, 0) // the length of a name of one label
+	end, _ := dns.NextLabel(name, 0) // for a name of one label, its length
 	return strings.ToLower(name[:end-1]) + `\000.` + strings.ToLower(name[end:])
 }

@@ -111,8 +111,8 @@ func (w *writer) sign(m *dns.Msg) *dns.Msg {
 	return &signed
 }
 
-// withSignatures returns the records of a section, and signatures of its RRsets of the zones. Some may have them: plugin file looks
-// up the target of an alias through the server.
+// withSignatures returns the records of a section, and the signatures of its RRsets that are in the zones. It adds no signature that
+// the section has already: plugin file looks up the target of an alias through the server, which signs that reply.
 func (w *writer) withSignatures(section []dns.RR) ([]dns.RR, error) {
 	all := section[:len(section):len(section)]
 	for _, rrset := range rrsets(section) {
@@ -133,7 +133,7 @@ func (w *writer) withSignatures(section []dns.RR) ([]dns.RR, error) {
 	return all, nil
 }
 
-// rrsets returns the RRsets of a section that are signed, in the order of their first records.
+// rrsets returns the RRsets of a section that are to be signed, in the order of their first records.
 func rrsets(section []dns.RR) [][]dns.RR {
 	type key struct {
 		name   string

@@ -19,7 +19,7 @@ type key struct {
 	crypto.Signer
 }
 
-// readKey reads the two files of a key as dnssec-keygen writes them. path is that of either, or both without the extension.
+// readKey reads the two files of a key as dnssec-keygen writes them. path is that of either file, with or without its extension.
 func readKey(path string) (*key, error) {
 	base := filepath.Clean(path)
 	if extension := filepath.Ext(base); extension == ".key" || extension == ".private" {

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// backdated is the time by which a signature is older than it is, for resolvers whose clock is late.
+	// backdated is the time from the inception of a signature to its creation, for resolvers whose clock is late.
 	backdated = 3 * time.Hour
 	// lifetime is the time until a signature expires.
 	lifetime = 8 * 24 * time.Hour
 	// renewal is the time before the expiry of a signature at which it is replaced. It is longer than caches keep replies.
 	renewal = 2 * 24 * time.Hour
-	// originalTTL is the TTL of records in signatures, in seconds: records may arrive with the rest of theirs. Resolvers cache
-	// records for no longer.
+	// originalTTL is the original TTL in signatures, in seconds: the TTL of a record may have been decremented before it is signed.
+	// Resolvers cache records for no longer.
 	originalTTL = 3600
 )
 
@@ -78,8 +78,8 @@ func (s *signer) signatures(rrset []dns.RR, zone, server string) ([]dns.RR, erro
 	return copies, nil
 }
 
-// sum returns a hash of the data that is signed. The TTLs, the order of the records and the case of their name are not: replies
-// that differ in these have the same signature. The seed prevents clients from finding names with the hash of another.
+// sum returns a hash of the signed data. The TTLs, the order of the records and the case of their name are not signed: replies that
+// differ only in these have the same signature. The seed prevents clients from finding names with equal hashes.
 func (s *signer) sum(rrset []dns.RR, zone string) (sum uint64, err error) {
 	for _, rr := range rrset {
 		rr = dns.Copy(rr) // PackRR writes to it

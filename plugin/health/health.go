@@ -62,7 +62,7 @@ func (s *server) start() error {
 	return nil
 }
 
-// end ends the service for a configuration that follows.
+// end ends the service before the next configuration starts.
 func (s *server) end() error {
 	if s.http == nil {
 		return nil
@@ -78,7 +78,7 @@ func (s *server) end() error {
 	return nil
 }
 
-// exit ends the service at the exit of the process, after the time of lameduck.
+// exit ends the service at the exit of the process, after the lameduck period.
 func (s *server) exit() error {
 	if s.http != nil && s.lameduck > 0 {
 		log.Infof("Going into lameduck mode for %s", s.lameduck)
@@ -138,7 +138,7 @@ func localOnly(h http.Handler) http.Handler {
 	})
 }
 
-// refusalOf returns the reason why a request may be of another machine, "" if it is of this one. A header that only proxies add is one.
+// refusalOf returns the reason why a request may be from another machine, such as a header that only proxies add; "" without a reason.
 func refusalOf(r *http.Request) string {
 	if !isLocal(r) {
 		return "the request is from " + r.RemoteAddr

@@ -31,7 +31,7 @@ func (e *External) answer(q *query, f *result, m *dns.Msg) {
 	owner := q.state.Req.Question[0].Name
 	switch {
 	case q.base == "" && q.qtype == dns.TypeSOA:
-		q.untracked = true // the serial
+		q.untracked = true // no Generation counts the changes of the serial
 		m.Answer = []dns.RR{e.soa(q.zone)}
 	case q.base == "" && q.qtype == dns.TypeNS:
 		m.Answer = []dns.RR{e.ns(q.zone)}
@@ -100,8 +100,8 @@ func addressType(a netip.Addr) uint16 {
 	return dns.TypeAAAA
 }
 
-// records adds the records of targets, each once. service is the full name of their Service. A CNAME is alone (RFC 1034, section 3.6.2): it is
-// that of the first host of a Service without addresses.
+// records adds the records of targets, each once. service is the full name of their Service. A CNAME is the only record of a name
+// (RFC 1034, section 3.6.2): a Service without addresses has one, to its first host.
 func (e *External) records(q *query, owner, service string, targets []exposed.Target, m *dns.Msg) {
 	isAddress := func(t exposed.Target) bool { return t.Host == "" }
 	switch q.qtype {
@@ -175,10 +175,10 @@ func (e *External) srvRecords(q *query, owner, service string, targets []exposed
 	}
 }
 
-// maxDepth is the maximum number of hosts that are in zones of this plugin themselves, one after the other.
+// maxDepth limits the chain of load balancers' host names that are in zones of this plugin themselves.
 const maxDepth = 3
 
-// resolve returns the records of the name of a load balancer, by a query through the server, none in a zone transfer.
+// resolve returns the records of a load balancer's host name, by a query through the server; in a zone transfer it returns none.
 func (e *External) resolve(q *query, host string, qtype uint16) (records []dns.RR, truncated bool) {
 	depth, _ := q.ctx.Value(dnsserver.LoopKey{}).(int)
 	switch {
@@ -192,7 +192,7 @@ func (e *External) resolve(q *query, host string, qtype uint16) (records []dns.R
 	}
 	q.foreign = true
 	if depth > 0 && q.validity != nil {
-		q.validity.End() // it may lack the records behind the last host
+		q.validity.End() // the reply may lack the records of the last host
 	}
 	ctx := context.WithValue(q.ctx, dnsserver.LoopKey{}, depth+1)
 	state := q.state

@@ -28,15 +28,15 @@ type External struct {
 	// Fall has the zones whose nonexistent names are passed to the next plugin.
 	Fall fall.F
 
-	apex     string // the name below each zone that the names of the zone's server are in, without a dot at the end
+	apex     string // the subdomain of each zone that has the names of the DNS server, without a dot at the end
 	ttl      uint32 // seconds
 	headless bool
 
 	services exposed.Services // set before the server answers
 	upstream upstreamer
 	space    *store.Keyspace // of the store of the fast path
-	late     bool            // another plugin may change answers on their way to cache: this one stores none
-	signed   bool            // the serial of a signed SOA record does not change
+	late     bool            // another plugin may change answers before they are sent: this one stores none for the fast path
+	signed   bool            // SOA records are signed, so that the serial of a stored one cannot be replaced
 }
 
 // upstreamer looks up the names of load balancers, through the server itself.

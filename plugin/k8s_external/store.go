@@ -11,7 +11,7 @@ import (
 )
 
 // isStorable reports whether the reply to a query may be stored, given its name in lower case: by a cache in front of this
-// plugin, which passes inFront, or for the fast path. For DS the server may query the block of a parent zone instead.
+// plugin, which passes inFront, or for the fast path. Not for DS: the server may pass such a query to the block of a parent zone.
 func (e *External) isStorable(r *dns.Msg, lower string, inFront *store.Properties) bool {
 	if q := &r.Question[0]; r.Opcode != dns.OpcodeQuery || q.Qclass != dns.ClassINET || q.Qtype == dns.TypeDS {
 		return false
@@ -21,7 +21,7 @@ func (e *External) isStorable(r *dns.Msg, lower string, inFront *store.Propertie
 }
 
 // store stores a reply until its dependencies change: in the cache in front, or else for the fast path. A reply with records of
-// another server is for a cache, which also has it end by its TTL.
+// another server is stored only by a cache, and no longer than its TTL.
 func (e *External) store(q *query, m *dns.Msg, inFront *store.Properties) {
 	if q.validity == nil || q.untracked {
 		return
@@ -30,8 +30,8 @@ func (e *External) store(q *query, m *dns.Msg, inFront *store.Properties) {
 	if q.foreign {
 		p.Until(validity.Now() + lifetime(m))
 	}
-	// Names in the reply are in lower case, and a stored answer has those that are the question's in the case of the query: the glue
-	// of a Service's SRV records, and the owner of the zone's SOA record.
+	// The plugin writes names in lower case. In a stored answer, a name that equals the question's has the case of the query: the
+	// glue of a Service's SRV records, and the owner of the zone's SOA record.
 	p.AnyCase = q.qtype != dns.TypeSRV && q.base != ""
 	if len(m.Answer) == 0 && !e.signed {
 		p.Serial = e.services
@@ -76,7 +76,7 @@ func (e *External) next(q *query, inFront *store.Properties) (int, error) {
 		p.End() // the Services are not read yet: the name may exist
 	}
 	if p.Foreign && p.Expires == 0 && p.Voucher == nil {
-		p.Until(validity.Now()) // a cache knows when its TTL ends, and nothing else does
+		p.Until(validity.Now()) // only a cache knows when the TTL of the reply ends
 	}
 	*inFront = p
 	return code, err

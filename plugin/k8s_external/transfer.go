@@ -14,8 +14,8 @@ import (
 
 var errNotSynced = errors.New("Services of the cluster are not synced")
 
-// Transfer implements transfer.Transferer. It returns every record with which queries are answered, except those of names with
-// any label before a Service, and of the hosts of load balancers.
+// Transfer implements transfer.Transferer. It returns every record with which queries are answered, except those of arbitrary
+// labels before a Service, and those of load balancers' host names.
 func (e *External) Transfer(zone string, serial uint32) (<-chan []dns.RR, error) {
 	if !slices.Contains(e.Zones, zone) {
 		return nil, transfer.ErrNotAuthoritative

@@ -1,4 +1,4 @@
-// Package multicluster registers the directive of CoreDNS's external plugin of that name, which answers queries for the
+// Package multicluster registers the directive of CoreDNS's external plugin of the same name, which answers queries for the
 // ServiceImports of a clusterset (KEP-1645). Input is the lines of a server block; output is a handler of package kubernetes
 // with zones of a clusterset only. It is the only plugin that imports another one.
 package multicluster

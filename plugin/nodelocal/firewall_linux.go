@@ -32,9 +32,9 @@ func (n *node) watchFilters(ctx context.Context) {
 }
 
 // verifyFilters logs the chains of other programs that may drop queries of pods, when they have changed: as a warning while
-// queries do not arrive, for information if nothing proves that they do, and not while they arrive. Chains at the hook
-// ingress, which come before the proof, are always logged. It skips chains that it can't read; nodecache doctor reports
-// them.
+// queries do not arrive, for information without nftables rules, which would prove that they do, and not while they arrive.
+// Chains at the hook ingress are always logged: they come before the rules that count packets. It skips chains that it
+// can't read; nodecache doctor reports them.
 func (n *node) verifyFilters(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, filtersWait)
 	defer cancel()

@@ -27,7 +27,7 @@ func (n *node) holdLease(ctx context.Context, addr netip.Addr, q *selfQuerier) {
 		if err != nil {
 			healthFailures.WithLabelValues(label).Inc()
 			if arrived {
-				signal(n.interfaceDue) // the pair of devices may have been removed
+				signal(n.interfaceDue) // the veth pair may have been removed
 			}
 		}
 		arrived = err == nil
@@ -82,8 +82,8 @@ func (n *node) countAnswered(ok bool) {
 	}
 }
 
-// publish counts and logs an event of a lease. The lease was renewed ago; pause is the time before it can be
-// acquired again.
+// publish counts and logs an event of a lease. ago is the time since the last renewal, pause the time before the lease
+// can be acquired again.
 func (n *node) publish(label string, e event, cause error, pause, ago time.Duration) {
 	switch e {
 	case eventAcquired:

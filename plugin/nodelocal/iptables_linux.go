@@ -46,7 +46,7 @@ func (n *node) verifyAccepts() error {
 		return nil
 	}
 	complete := false
-	for i := 0; i < 2 && err == nil && !complete; i++ { // another program may remove a rule meanwhile; that of iptables-legacy adds none here
+	for i := 0; i < 2 && err == nil && !complete; i++ { // a rule may be removed meanwhile; iptables-legacy adds none to iptables-nft
 		if err = accepts.Apply(); err == nil {
 			n.accepts, complete, err = rules.AcceptsState(context.Background(), n.config.Addresses)
 		}
@@ -64,7 +64,7 @@ func (n *node) restoreAccepts() error {
 	if err != nil || state == n.accepts {
 		return err
 	}
-	n.accepts = state // without the program iptables it stays
+	n.accepts = state // verifyAccepts does not set it without the program iptables
 	return n.verifyAccepts()
 }
 

@@ -18,7 +18,7 @@ const (
 	minAnswers      = 5
 	acquireInterval = 25 * time.Millisecond
 	// expiryTolerance is the max. time by which the lease expires earlier in the kernel, which counts jiffies (up to
-	// 10 ms). A lease that the kernel refuses to renew earlier than that was removed.
+	// 10 ms). If the kernel refuses a renewal before that, the lease was removed.
 	expiryTolerance = 50 * time.Millisecond
 )
 
@@ -146,7 +146,7 @@ func (l *lease) expire(now time.Time) {
 	l.held, l.answers = false, 0
 }
 
-// refuse ends the lease, and lets the server not acquire it for some time.
+// refuse ends the lease. The server cannot acquire it again before until.
 func (l *lease) refuse(until time.Time) { l.held, l.answers, l.refused = false, 0, until }
 
 // silenceWait is the max. time of an address without a lease and without an answer before that is logged.

@@ -55,7 +55,7 @@ type node struct {
 
 	mu      sync.Mutex                  // locked during reads and changes of the kernel's state, which may take long
 	leaving bool                        // this node may no longer repair the kernel's state
-	missing map[string]time.Time        // since when something is missing that a younger instance should repair
+	missing map[string]time.Time        // since when the interface, the rules or an address's lease are missing in the kernel
 	leases  map[netip.Addr]*atomic.Bool // whether each address has a lease, as far as this process knows
 
 	proofs map[netip.Addr]*atomic.Int32 // that queries to an address do not arrive
@@ -67,7 +67,7 @@ type node struct {
 	filters         map[string]bool // the packet filters that were logged last
 	withoutFallback string          // the addresses without a fallback that were logged last
 
-	triedIPTables atomic.Bool  // to apply the rules of iptables for the first time
+	triedIPTables atomic.Bool  // the first application of the rules of iptables was due
 	applied       atomic.Bool  // the rules have been applied once
 	unanswered    atomic.Int32 // addresses without an answer to the last self-query
 	lastError     atomic.Value // text of the last error, which is logged once
@@ -179,7 +179,7 @@ func (n *node) startRules() {
 		chosen, applied, err = chooseBackend(n.config)
 		return err
 	})
-	if errors.Is(err, errNoAnswer) { // from nftables, while the step may still run; iptables would be slower
+	if errors.Is(err, errNoAnswer) { // of nftables, whose step may still run; iptables would be slower
 		n.rules, n.backend = rules.NewNFTables(n.config.Config), backendNFTables
 	} else {
 		n.rules, n.backend = applied, chosen
@@ -195,9 +195,9 @@ func (n *node) startRules() {
 	}
 }
 
-// chooseBackend returns the backend with its rules, nil if it can't be used. It applies those of nftables, which have no
-// effect without a lease. auto is iptables only if the kernel has no nftables: any other error may be temporary, and
-// iptables would cost the lease for good.
+// chooseBackend returns the backend with its rules, which are nil if it can't be used. It applies rules of nftables, which
+// have no effect without a lease. auto is iptables only if the kernel has no nftables: any other error may be temporary,
+// and iptables would cost the lease for good.
 func chooseBackend(c config) (backend, ruleset, error) {
 	if c.backend != backendIPTables {
 		table := rules.NewNFTables(c.Config)

@@ -17,8 +17,8 @@ const (
 	pairPause = 25 * time.Millisecond
 )
 
-// createPair creates the pair of devices through which self-queries arrive as those of pods do. Without it they use
-// lo, on which firewalls accept all packets.
+// createPair creates the pair of devices through which self-queries arrive as queries of pods do. Without the pair they
+// use lo, on which firewalls accept all packets.
 func (n *node) createPair() {
 	if !n.config.queriesItselfByPair() {
 		return
@@ -105,8 +105,8 @@ func (n *node) verifyPair(alone bool) error {
 	return nil
 }
 
-// rejected returns a more precise error for a self-query that is answered over lo but not if it arrives as those of
-// pods do. A reply of another server shows that packets pass.
+// rejected returns a more precise error for a self-query that is answered over lo but not if it arrives as queries of pods
+// do. A reply of another server shows that packets pass.
 func (n *node) rejected(addr netip.Addr, err error) error {
 	if errors.Is(err, errIgnored) || errors.Is(err, errLate) || errors.Is(err, ErrOtherServer) {
 		return err

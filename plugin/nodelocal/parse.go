@@ -47,7 +47,7 @@ type config struct {
 	backend                    backend
 	interval                   time.Duration
 	keep                       bool
-	questionFrom               []netip.Addr  // the sources of queries to itself; nil is over lo
+	questionFrom               []netip.Addr  // the sources of self-queries; with nil they use lo
 	zone                       string        // of the server block
 	context                    caddy.Context // of the Corefile, distinguishes its nodes from those before a reload
 }

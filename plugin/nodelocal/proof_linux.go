@@ -10,7 +10,7 @@ import (
 // Proofs that the queries to an address do not arrive, as bits.
 const (
 	notBySelfQuery = 1 << iota // without a lease, self-queries are answered over lo only, for silenceWait
-	notByUDP                   // none of the packets of pods that the rules let in
+	notByUDP                   // none of the pods' packets over UDP that the rules let in has arrived
 	notByTCP
 )
 
@@ -37,8 +37,8 @@ func (n *node) prove(a netip.Addr, proof int32, is bool) {
 	}
 }
 
-// proveBySelfQuery processes the result of a self-query. With onlyOverLo it is answered over lo alone, and the lease is out;
-// since is when that began. It takes a while to be a proof: nodecache may have its own accept rules still to add.
+// proveBySelfQuery processes the result of a self-query. With onlyOverLo it is answered over lo alone, without a lease; since is
+// the first time of this. It is a proof only after silenceWait: nodecache may still have to add its own accept rules.
 func (n *node) proveBySelfQuery(a netip.Addr, since *time.Time, err error, onlyOverLo bool) {
 	switch now := time.Now(); {
 	case err == nil:

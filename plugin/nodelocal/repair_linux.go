@@ -20,8 +20,8 @@ const (
 	verifyAgain = time.Second
 	// youngerWait is the time for which a younger instance may leave something missing before this one repairs it.
 	youngerWait = 3 * time.Second
-	// firstRules is the time for which the rules of iptables wait for the server's first answer: on the address of
-	// a Service its self-queries do not reach it without them.
+	// firstRules is the max. time for which the rules of iptables wait for the server's first answer: self-queries to the
+	// address of a Service do not reach the server without the rules.
 	firstRules = 2 * time.Second
 )
 
@@ -56,7 +56,7 @@ func (n *node) repairLoop(ctx context.Context) {
 	}
 }
 
-// run runs one of the verify functions, and returns the time until everything is to be verified next; 0 is no change.
+// run runs one of the verify functions, and returns the time until everything is to be verified next; 0 does not change it.
 func (n *node) run(verify func() (again time.Duration, err error)) time.Duration {
 	var again time.Duration
 	err := bounded("verifying interface and rules", stepWait, func() (err error) {
@@ -179,7 +179,7 @@ func (n *node) verifyChange() (again time.Duration, err error) {
 	return again, errors.Join(err, n.restoreAccepts())
 }
 
-// standIn returns whether this instance repairs what a younger one should have: it has been missing for youngerWait.
+// standIn returns whether this instance makes a repair that a younger one has not made for youngerWait.
 func (n *node) standIn(what string, missing func() (bool, error)) (mine bool, again time.Duration, err error) {
 	is, err := missing()
 	if err != nil || !is {
@@ -264,7 +264,8 @@ func (n *node) repairRules() (again time.Duration, err error) {
 // flowsWait is the max. time for deleting flows.
 const flowsWait = 30 * time.Second
 
-// forgetFlows deletes flows from before the rules, each time after the rules were applied: it may take longer than they may.
+// forgetFlows deletes flows from before the rules, each time after the rules were applied. It has its own goroutine, since
+// it may take longer than the step that applies rules.
 func (n *node) forgetFlows(ctx context.Context) {
 	for {
 		select {

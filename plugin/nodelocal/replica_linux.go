@@ -13,13 +13,14 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
-// replicaInterval is the time between two lookups of a replica of cluster DNS. Where none is needed, it is the option interval.
+// replicaInterval is the time between two lookups of a replica of cluster DNS. If no fallback needs a replica, it is the option
+// interval, if that is longer.
 const replicaInterval = 3 * time.Second
 
 // errTranslated is the reason why the address of a Service has no lease where sockets are translated.
 var errTranslated = errors.New("the address is a Service's, and the network plugin's load balancing of Services at sockets, as of Cilium without kube-proxy, sends queries to cluster DNS before they reach this server: use deploy/overlays/cilium, or the address 169.254.20.10")
 
-// socketsTranslated returns whether connections to an address get another server, so that no query reaches this one.
+// socketsTranslated returns whether the kernel connects sockets for an address to another server: no query reaches this one.
 func (n *node) socketsTranslated(a netip.Addr) bool {
 	return rules.SocketsTranslated(netip.AddrPortFrom(a, n.config.Port))
 }
@@ -65,8 +66,8 @@ func (n *node) watchReplicas(ctx context.Context) {
 	}
 }
 
-// findReplicas returns a replica for each fallback that needs one. Those in use stay while they are among the replicas that
-// sockets get, or answer, and while none is found: a Service may have more replicas than sockets are tried.
+// findReplicas returns a replica for each fallback that needs one. A replica in use stays while SocketTargets returns it, while
+// it answers, and while no replica is found: a Service may have more replicas than SocketTargets tries sockets.
 func (n *node) findReplicas(ctx context.Context, used []netip.Addr, proxy *proxyServices) (all []netip.Addr, err error) {
 	for _, service := range n.config.Fallback {
 		i := slices.IndexFunc(used, func(r netip.Addr) bool { return r.Is4() == service.Is4() })

@@ -29,7 +29,7 @@ type selfQuerier struct {
 	tcp    int // the number of self-queries, from the next one, that are sent over TCP as well
 }
 
-// newSelfQuerier returns one for an address of the node. A link-local IPv6 address needs the interface.
+// newSelfQuerier returns a selfQuerier for an address of the node. A link-local IPv6 address needs the interface.
 func newSelfQuerier(addr netip.Addr, iface string, port uint16, suffix string) *selfQuerier {
 	if addr.Is6() && addr.IsLinkLocalUnicast() {
 		addr = addr.WithZone(iface)
@@ -109,8 +109,8 @@ func (q *selfQuerier) source(network string) net.Addr {
 	return net.UDPAddrFromAddrPort(from)
 }
 
-// mark returns a Control function that sets the mark of a socket's packets. Without the capability NET_ADMIN they
-// are sent without it.
+// mark returns a Control function that sets the mark of a socket's packets. Without the capability NET_ADMIN (or, since
+// Linux 5.17, NET_RAW) they are sent without a mark.
 func mark(value int) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {

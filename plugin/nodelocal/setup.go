@@ -22,8 +22,8 @@ var log = clog.NewWithPlugin(pluginName)
 
 func init() { plugin.Register(pluginName, setup) }
 
-// Managed is set by a program that calls Stopped at its end. In another one, interface and rules would remain: the directive is
-// an error there.
+// Managed is set by a program that calls Stopped at its end. In any other program, the directive is an error: interface and
+// rules would remain.
 var Managed bool
 
 func setup(c *caddy.Controller) error {
@@ -66,7 +66,7 @@ type registry struct {
 	running []*node
 }
 
-// start starts a node. A second one of a configuration with the same interface is an error.
+// start starts a node. Two nodes of one configuration with the same interface are an error.
 func (r *registry) start(n *node) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

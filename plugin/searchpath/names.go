@@ -89,7 +89,7 @@ func (g *grammar) parseBase(n searchName, labels []string) (searchName, nameKind
 		return n, empty
 	}
 	if n.base = strings.Join(labels, ".") + "."; g.contains(n.base) {
-		return searchName{}, invalid // the search name of a search name: the resolver has had the answer to the base
+		return searchName{}, invalid // the resolver has appended the suffix to a search name, whose answer it has received before
 	}
 	return n, search
 }

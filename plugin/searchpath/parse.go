@@ -92,7 +92,7 @@ func (o *options) check(suffix string, start corefile.Position, seen map[string]
 }
 
 // hostSearch returns the search list of the host without the names in a zone of the cluster, which the schema has, and
-// those under the suffix. A missing file is no list, unless it is required.
+// the names under the suffix. A missing file is an error only if it is required; otherwise the list is empty.
 func (o *options) hostSearch(g *grammar, required bool) (suffixes []string, err error) {
 	if !o.host {
 		return nil, nil

@@ -64,7 +64,7 @@ func (s *SearchPath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	return dns.RcodeSuccess, nil
 }
 
-// question returns the names that a search name is to be looked up under.
+// question returns the base and the search list of a search name.
 func (s *SearchPath) question(n searchName) *expand.Question {
 	suffixes := s.grammar.schema(n.schema).suffixes(n.namespace, n.zone)
 	return &expand.Question{Base: n.base, Suffixes: append(suffixes, s.host...)}

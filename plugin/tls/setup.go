@@ -78,7 +78,7 @@ var options = corefile.Options[*settings]{
 	}},
 }
 
-// errACME is the error of the form of CoreDNS that gets certificates from an authority.
+// errACME is the error of another number of arguments: CoreDNS's tls has a form that requests certificates from an authority.
 var errACME = errors.New("want a certificate and a key, and perhaps the certificates of authorities: nearside requests no certificates (ACME); a program with CoreDNS's tls: " + pages.Bundle)
 
 // parse parses the directive, given the folder of relative files, "" for the working directory.

@@ -32,7 +32,7 @@ const (
 )
 
 // collector sends finished spans to a Zipkin collector, many in a request, from one goroutine. It implements reporter.Reporter.
-// That of zipkin-go is not used: after its end a query that finishes a span waits forever, and it logs each span that it drops.
+// zipkin-go's reporter is not used: after its end a query that finishes a span waits forever, and it logs each span that it drops.
 type collector struct {
 	url      *url.URL
 	client   http.Client
@@ -55,8 +55,8 @@ type collector struct {
 	closed  bool // no more spans are accepted
 	lost    int  // spans dropped since the last log line
 
-	// The goroutine's.
-	last     bool      // no spans are sent after the ones that wait
+	// Only the goroutine uses these.
+	last     bool      // the spans that wait are the last ones that are sent
 	logged   time.Time // of the last log line about spans that are not sent
 	reported bool      // such a line was logged since the last request that succeeded
 }
@@ -147,7 +147,7 @@ func (c *collector) drop(n int) {
 func (c *collector) wake() {
 	select {
 	case c.due <- struct{}{}:
-	default: // one is due already
+	default: // a request is due already
 	}
 }
 
@@ -215,8 +215,8 @@ func (c *collector) take() []*model.SpanModel {
 	return batch
 }
 
-// settle puts the spans of a request back if they may be sent again, drops them after another failure, and returns the number of
-// spans dropped since the last log line.
+// settle puts the spans of a failed request back if they may be sent again, drops them otherwise, and returns the number of spans
+// dropped since the last log line.
 func (c *collector) settle(batch []*model.SpanModel, err error) (lost int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -92,7 +92,7 @@ const (
 	defaultInterval = time.Second
 )
 
-// maxSpans is the highest number of spans that may wait: they have about 1 GB.
+// maxSpans is the highest number of spans that may wait: they take about 1 GB.
 const maxSpans = 1_000_000
 
 // minInterval is the shortest time between two requests.
@@ -125,7 +125,7 @@ var options = corefile.Options[*settings]{
 	"datadog_analytics_rate":    {Max: 1, Form: "0-1", Parse: checkRate}, // CoreDNS accepts it beside zipkin, without effect
 }
 
-// spans returns an option with a number of spans, of which 0 is the default.
+// spans returns an option with a number of spans; 0 stands for the default.
 func spans(field func(*settings) *int, whenZero int) corefile.Option[*settings] {
 	return corefile.Option[*settings]{Min: 1, Max: 1, Form: fmt.Sprintf("1-%d, or 0 for %d", maxSpans, whenZero), Parse: func(s *settings, args []string) error {
 		n, err := strconv.Atoi(args[0])

@@ -51,7 +51,7 @@ type Trace struct {
 	tracer    ot.Tracer
 }
 
-var _ trace.Trace = (*Trace)(nil) // CoreDNS's servers look for it
+var _ trace.Trace = (*Trace)(nil) // CoreDNS's servers search for a handler with this interface
 
 // newTrace returns the handler of a server block that answers at a local endpoint.
 func newTrace(s *settings, local *model.Endpoint) (*Trace, error) {

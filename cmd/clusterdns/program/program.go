@@ -41,7 +41,7 @@ import (
 	_ "github.com/nearside-dns/nearside/plugin/tls"
 )
 
-// Directives are what a Corefile may use, in the order in which plugins see a query: that of CoreDNS.
+// Directives are the names that a Corefile may use, in the order in which plugins see a query: that of CoreDNS.
 var Directives = []string{
 	"root",
 	"metadata",
@@ -104,7 +104,7 @@ var Directives = []string{
 	"view",
 }
 
-// metricsInterval is the time between two attempts to serve -metrics-listen-address, and two checks of its files.
+// metricsInterval is the time between two attempts to serve -metrics-listen-address, and between two checks of its TLS files.
 const metricsInterval = time.Minute
 
 // Run runs clusterdns with the arguments of the command line and these directives until it ends, and returns the exit code of

@@ -2,8 +2,8 @@
 
 // Package cleanup is the subcommand nodecache cleanup: it removes interfaces, addresses and rules that an earlier run
 // of nodecache or node-local-dns left on a node. Input: the flags and the machine; output: a line for each removed
-// item. It finds everything first and removes rules before the interface: rules that redirect packets from cluster DNS
-// must not outlive the address of their destination. It refuses while nodecache or node-local-dns runs.
+// item. It finds everything first and removes rules before the interface: rules that divert packets meant for cluster DNS
+// must not outlive their destination address. It refuses while nodecache or node-local-dns runs.
 package cleanup
 
 import (
@@ -25,7 +25,7 @@ import (
 // options are the flags.
 type options struct {
 	iface     string       // the interface
-	named     bool         // the flag is set: other interfaces of nodecache stay
+	named     bool         // -interfacename is set: other interfaces of nodecache stay
 	addresses []netip.Addr // addresses that nodecache answered on, to find them on lo
 	only      string       // "iptables" for its rules only, else empty
 	dryRun    bool
@@ -128,7 +128,7 @@ func run(o options, n *node, out io.Writer) error {
 			return err
 		}
 		defer release()
-		// Again: no instance can start any more.
+		// Check again: instances that start wait for the claim now.
 		if err := n.refuse(o, found); err != nil {
 			return err
 		}
@@ -163,8 +163,8 @@ type item struct {
 	remove func(context.Context) error
 }
 
-// patience is how much longer than its time limit a step is awaited: its programs end with the limit, and
-// their errors are worth reporting.
+// patience is the additional wait for a step after its time limit: the programs that it runs end at the limit, and their
+// errors are reported.
 const patience = time.Second
 
 // removeWithin removes the item. It returns soon after the limit even if the kernel does not.

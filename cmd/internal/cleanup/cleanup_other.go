@@ -9,7 +9,7 @@ import (
 
 // Command prints that nodes run Linux.
 func Command([]string) int {
-	// An error of the writer could only be printed there.
+	// A failed write to stderr cannot be reported elsewhere.
 	_, _ = fmt.Fprintln(os.Stderr, "nodecache cleanup: nodes run Linux, and this is another system")
 	return 1
 }

@@ -34,10 +34,10 @@ type leftovers struct {
 	links      []link.Link
 	pairs      []link.Pair             // of which at least one device exists
 	loopback   map[string][]netip.Addr // addresses on lo, by the interface that they replace
-	served     []netip.Addr            // the addresses of all these
+	served     []netip.Addr            // the addresses of all items above, and of -localip
 }
 
-// find finds the leftovers. With an error, those of other kinds are returned.
+// find returns the leftovers. If tables, iptables rules or interfaces cannot be read, it returns the others and an error.
 func (n *node) find(o options) (leftovers, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.timeout)
 	defer cancel()
@@ -59,7 +59,7 @@ func (n *node) findRules(ctx context.Context, o options, l *leftovers) error {
 	return errors.Join(problem, err)
 }
 
-// findTables finds the tables of nodecache. Without the module of nftables there are none, and listing them would load it.
+// findTables finds the tables of nodecache. Without nf_tables in the kernel there are none, and a listing would load it.
 func (n *node) findTables(ctx context.Context, o options, l *leftovers) error {
 	if !nft.Loaded() {
 		return nil
@@ -104,7 +104,7 @@ func (n *node) findLinks(l *leftovers) error {
 	return err
 }
 
-// findLink adds an interface with the name of nodecache's. It returns an error if nodecache cannot have made it.
+// findLink adds an interface that has the name of one of nodecache's. It returns an error if nodecache cannot have made it.
 func (l *leftovers) findLink(found link.Link, links []link.Link) error {
 	if foreign := found.Foreign(links); foreign != "" {
 		return fmt.Errorf("interface %s is %s, which nodecache does not make: left as it is", found.Name, foreign)
@@ -116,7 +116,7 @@ func (l *leftovers) findLink(found link.Link, links []link.Link) error {
 	return nil
 }
 
-// findLoopback adds the addresses on lo with a label of nodecache, and those of its rules and of the flags. IPv6 addresses
+// findLoopback adds the addresses on lo that have a label of nodecache, or that its rules or -localip have. IPv6 addresses
 // have no label.
 func (l *leftovers) findLoopback(lo link.Link) {
 	for _, a := range lo.Addresses {

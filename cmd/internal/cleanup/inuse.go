@@ -37,7 +37,7 @@ func (n *node) refuse(o options, l leftovers) error {
 		return fmt.Errorf("nodecache is running and uses interface %s: stop it first, or set -force", iface)
 	}
 	if instances > 0 {
-		return nil // the listeners are theirs
+		return nil // the listeners belong to these instances
 	}
 	return n.refuseServed(l)
 }

@@ -1,6 +1,6 @@
 // Package corefileimports finds the files that a Corefile imports. The parser of Corefiles reports neither where it
 // searched nor files without tokens. Input: the text of a Corefile; output: the files and the directories whose change
-// may change the configuration, and a digest of the imported files. It imports nothing of nodecache.
+// may change the configuration, and a digest of the imported files. The package imports no other package of the project.
 package corefileimports
 
 import (
@@ -25,13 +25,13 @@ type Imports struct {
 	digest   hash.Hash // of names and contents
 }
 
-// New returns no imports. It calls reads with every file and with the directories that patterns search, and check with
-// the words of imported files.
+// New returns an empty Imports. Follow calls reads with each file and with each directory that a pattern searches, and
+// check with each word of an imported file.
 func New(reads func(path string), check func(file string, line int, word string) error) *Imports {
 	return &Imports{reads: reads, check: check, snippets: map[string]bool{}, seen: map[string]bool{}, digest: sha256.New()}
 }
 
-// Sum changes when other files are imported or their contents change; it is "" without any.
+// Sum changes when other files are imported or their contents change; it is "" without imported files.
 func (i *Imports) Sum() string {
 	if len(i.seen) == 0 {
 		return ""
@@ -39,7 +39,7 @@ func (i *Imports) Sum() string {
 	return fmt.Sprintf("%x", i.digest.Sum(nil))
 }
 
-// Follow reads the files that a text imports. The parser reports those that cannot be read.
+// Follow reads the files that a text imports. It skips files that cannot be read, which the parser reports.
 func (i *Imports) Follow(name, text string) error {
 	line, before := 0, ""
 	for d := caddyfile.NewDispenser(name, strings.NewReader(text)); d.Next(); {
@@ -59,7 +59,7 @@ func (i *Imports) Follow(name, text string) error {
 	return nil
 }
 
-// readAll reads the files of a pattern, which is relative to the file that has it.
+// readAll reads the files that match a pattern, which is relative to the folder of the importing file.
 func (i *Imports) readAll(from, pattern string) error {
 	if pattern == "" || i.snippets[pattern] {
 		return nil
@@ -103,7 +103,7 @@ func (i *Imports) read(file string) error {
 	return i.Follow(file, string(text))
 }
 
-// searched returns the directory in which files may match a pattern, or the file itself without wildcards.
+// searched returns the directory below which files may match a pattern, or the path itself if it has no wildcards.
 func searched(pattern string) string {
 	for strings.ContainsAny(pattern, "*?[") {
 		pattern = filepath.Dir(pattern)

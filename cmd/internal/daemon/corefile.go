@@ -23,7 +23,7 @@ type Corefile struct {
 }
 
 // Reader reads a Corefile as -conf of CoreDNS does: a path, "stdin", or "" for Corefile in the working directory. An empty
-// one is an error. The name is returned with an error too.
+// file is an error. Corefile.Name is set with an error too.
 type Reader func(conf string) (Corefile, error)
 
 func (c Corefile) input() caddy.Input {

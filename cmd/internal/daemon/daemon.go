@@ -46,8 +46,8 @@ type Daemon struct {
 	Commands map[string]func(args []string) int
 	// Flags adds the program's own flags. They check their values.
 	Flags func(*flag.FlagSet)
-	// Source returns the configuration, at the start and for each reload. It replaces reading the file of -conf, which read
-	// does.
+	// Source returns the configuration, at the start and for each reload, instead of the file that -conf names; read reads
+	// such a file.
 	Source func(conf string, read Reader) (Corefile, error)
 	// Started is called once the server answers. refresh reloads the configuration if it has changed; it may be called
 	// after Started has returned, from any goroutine.
@@ -183,12 +183,12 @@ func (d *Daemon) run() error {
 	return d.serve()
 }
 
-// serve runs the server. A signal ends the process in it.
+// serve runs the server until it ends. After a signal, shutdown may exit the process before serve returns.
 func (d *Daemon) serve() error {
 	d.ended, d.restart = make(chan struct{}), newReloadLock()
 	limitMemory()
 	limitGarbage()
-	// The reload plugin reads with this loader.
+	// The reload plugin reads the configuration with this loader.
 	caddy.RegisterCaddyfileLoader("corefile", caddy.LoaderFunc(d.loader))
 	caddy.RegisterEventHook("instance", d.hook)
 	d.trapSignals()

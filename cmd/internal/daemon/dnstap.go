@@ -50,7 +50,7 @@ func isDnstap(callback func() error) bool {
 	return f != nil && strings.HasPrefix(f.Name(), dnstapSymbol)
 }
 
-// indexes returns the indexes of the callbacks for which is returns true.
+// indexes returns the indexes of the callbacks that satisfy the predicate is.
 func indexes(callbacks []func() error, is func(func() error) bool) (all []int) {
 	for i, c := range callbacks {
 		if is(c) {

@@ -95,11 +95,11 @@ func (c Corefile) locateBlocks(text string) string {
 	if at == nil {
 		return text
 	}
-	before, text := text[:at[0]], text[at[0]:] // a restart has its own prefix
+	before, text := text[:at[0]], text[at[0]:] // the error of a restart has a prefix
 	found := notServed.FindStringSubmatch(text)
 	places := c.places(found[1], found[2])
 	if len(places) < 2 {
-		places = c.places(found[1], "") // an address of an interface, or of another family
+		places = c.places(found[1], "") // bind may have the name of an interface, or an address of the other family
 	}
 	switch len(places) {
 	case 0:
@@ -143,7 +143,7 @@ func (c Corefile) places(zone, address string) (all []string) {
 func FirstDirective(b caddyfile.ServerBlock, file string) (place string, imported bool) {
 	var first *caddyfile.Token
 	for _, tokens := range b.Tokens {
-		for _, t := range tokens { // those of the file itself name none
+		for _, t := range tokens { // File is "" for tokens of the file itself
 			if first == nil || t.File < first.File || t.File == first.File && t.Line < first.Line {
 				first = &t
 			}

@@ -28,12 +28,11 @@ func configureLog(format string) error {
 	return nil
 }
 
-// withoutCaddy drops lines that caddy logs repeatedly: about a failed restart, which this program or the reload plugin,
-// whichever restarted, logs too; and about an import pattern without files after the first line, since each check for
-// changes parses the Corefile.
+// withoutCaddy drops repeated lines of caddy: each about a failed restart, which this program or the reload plugin logs as
+// well; and, after the first, those about an import pattern without files, since each check for changes parses the Corefile.
 type withoutCaddy struct {
 	io.Writer
-	patterns sync.Map // texts from noFiles on that have been logged
+	patterns sync.Map // logged lines about patterns, from the text of noFiles on
 }
 
 var (

@@ -22,7 +22,7 @@ const (
 // collector's time.
 const garbagePercent = 50
 
-// limitGarbage sets the percentage of the garbage collector. GOGC in the environment precedes it.
+// limitGarbage sets the percentage of the garbage collector. GOGC in the environment has precedence.
 func limitGarbage() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbagePercent)
@@ -30,7 +30,7 @@ func limitGarbage() {
 }
 
 // limitMemory sets Go's memory limit from that of the container, so that a process near its limit slows down instead of being killed.
-// GOMEMLIMIT in the environment precedes it.
+// GOMEMLIMIT in the environment has precedence.
 func limitMemory() {
 	_, err := memlimit.SetGoMemLimitWithOpts(memlimit.WithRatio(memoryShare), memlimit.WithRefreshInterval(memoryRefresh))
 	if err != nil && !errors.Is(err, memlimit.ErrNoLimit) && !errors.Is(err, memlimit.ErrCgroupsNotSupported) && !errors.Is(err, memlimit.ErrNoCgroup) {

@@ -12,7 +12,7 @@ var notReloaded = promauto.NewCounter(prometheus.CounterOpts{
 	Help:      "Reloads of the configuration, after a signal or a change, that left the configuration before in use.",
 })
 
-// reloadRefused is the state after a reload by this program or by the directive reload; the counters have events.
+// reloadRefused is the state after the last reload by this program or by the directive reload; the counters count events.
 var reloadRefused = promauto.NewGauge(prometheus.GaugeOpts{
 	Namespace: "nearside",
 	Name:      "reload_refused",

@@ -1,7 +1,7 @@
 package daemon
 
-// The plugins that the stock Corefiles of kubeadm, EKS, AKS, kubespray and node-local-dns use. A program offers those of its
-// directives.
+// The plugins that the stock Corefiles of kubeadm, EKS, AKS, kubespray and node-local-dns use. A program offers only those that
+// its Directives have.
 import (
 	_ "github.com/coredns/coredns/plugin/any"
 	_ "github.com/coredns/coredns/plugin/bind"

@@ -59,8 +59,8 @@ func (l reloadLock) isClosed() bool {
 }
 
 // reload reads the configuration and restarts the server with it. If that fails, the server continues with its
-// configuration, and one line has the reason. Unless forced, it does nothing for a configuration that is running or was
-// refused the last time, and logs one reason once.
+// configuration, and one log line has the reason. Unless forced, reload ignores a configuration that is running or was
+// refused the last time, and logs the same reason only once.
 //
 // It does not remove event hooks, as caddy's SIGUSR1 does: the reload plugin registers its hook once in a process, and
 // would not notice a change again.
@@ -124,7 +124,7 @@ func (d *Daemon) complain(err error, forced bool) {
 	reloadRefused.Set(1)
 }
 
-// watchRestarts sets the gauge when a restart of the instance fails, by this program or by the reload plugin.
+// watchRestarts sets reloadRefused when a restart of the instance fails, by this program or by the reload plugin.
 func (d *Daemon) watchRestarts(instance *caddy.Instance) {
 	instance.OnRestartFailed = append(instance.OnRestartFailed, func() error {
 		reloadRefused.Set(1)
@@ -136,8 +136,8 @@ func (d *Daemon) watchRestarts(instance *caddy.Instance) {
 	reloadRefused.Set(0)
 }
 
-// compare sets the gauge for a configuration for which the reload plugin does not restart: one that cannot be parsed, and
-// the one that is served. For others the restart sets it.
+// compare sets reloadRefused where the reload plugin does not restart: for a configuration that cannot be parsed, and for
+// the one that is served. For any other configuration the restart sets it.
 func (d *Daemon) compare(in caddy.Input) {
 	text, err := tokens(in)
 	served := d.served.Load()

@@ -4,7 +4,7 @@ package daemon
 
 import "os"
 
-// Every system has interrupts only.
+// Of the signals that signals_unix.go handles, other systems have os.Interrupt only.
 var (
 	endSignals     = []os.Signal{os.Interrupt}
 	reloadSignals  []os.Signal

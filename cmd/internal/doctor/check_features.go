@@ -19,7 +19,7 @@ const withoutTables = `use a kernel with nftables, or "backend iptables", which 
 // feature is a part of the kernel.
 type feature struct{ module, symbol, without string }
 
-// features are the parts of the kernel that nodecache uses: a module, or built in. A function of it, its symbol, is in
+// features are the parts of the kernel that nodecache uses, as a module or built in. Each symbol is a function of the part in
 // /proc/kallsyms, which is often all that a container sees. A bridge replaces a missing dummy interface.
 var features = []feature{
 	{"nf_tables", "nft_do_chain", withoutTables},
@@ -40,7 +40,7 @@ func (n *node) checkFeatures(context.Context) []Line {
 		present = append(present, "dummy")
 	}
 	if _, modules := os.Stat(n.proc.Path("modules")); err == nil && errors.Is(modules, fs.ErrNotExist) {
-		complete = true // a kernel without modules: all it has are its symbols
+		complete = true // a kernel without modules: the symbols show every feature
 	}
 	var lines []Line
 	var unknown []string
@@ -83,8 +83,8 @@ func (n *node) kernelModules() (names []string, complete bool) {
 	return names, builtin == nil && loadable == nil
 }
 
-// kernelSymbols returns those of features, and of other names, that the running kernel has. A compiler may have added a suffix such
-// as .cold.
+// kernelSymbols returns which symbols of features, and which of the other names, the running kernel has. A compiler may have added
+// a suffix such as .cold.
 func (n *node) kernelSymbols(names ...string) (map[string]bool, error) {
 	for _, f := range features {
 		names = append(names, f.symbol)

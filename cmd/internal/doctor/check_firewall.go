@@ -14,8 +14,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
 )
 
-// checkFirewall names the packet filters of other programs that may drop queries of pods: a hint as long as nothing proves
-// that queries arrive.
+// checkFirewall reports the packet filters of other programs that may drop queries of pods: a warning, unless packets prove
+// that queries arrive, and a failure for a chain at the hook ingress.
 func (n *node) checkFirewall(ctx context.Context) []Line {
 	const name = "rules of others"
 	s := n.setup()
@@ -51,8 +51,8 @@ func (n *node) checkFirewall(ctx context.Context) []Line {
 	return lines
 }
 
-// queriesArrive returns whether packets prove that queries to each address pass the filters of the node: it has a lease, and
-// self-queries arrive as those of pods do, or packets of pods have arrived.
+// queriesArrive returns whether packets prove that queries to each address pass the filters of the node: the address has a
+// lease, and either self-queries arrive on the veth pair, as queries of pods do, or packets of pods have arrived.
 func (n *node) queriesArrive(s setup) bool {
 	if matched, err := n.matched(); matched == nil || err != nil {
 		return false

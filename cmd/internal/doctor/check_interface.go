@@ -40,7 +40,7 @@ func (n *node) checkInstances(context.Context) []Line {
 		line.Value, line.Verdict = fmt.Sprintf("%d instances", count), Warn
 		line.Advice = "right during an upgrade; otherwise stop the older one"
 	}
-	if count > 0 && len(s.running) > 0 { // those of another process namespace can't be seen
+	if count > 0 && len(s.running) > 0 { // processes of another PID namespace can't be seen
 		line.Value += ": " + processes(s.running)
 	}
 	lines := []Line{line}

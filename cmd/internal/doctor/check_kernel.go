@@ -14,7 +14,7 @@ import (
 // The first kernel whose inet tables have chains of the types route and nat, which the rules use.
 const minMajor, minMinor = 5, 2
 
-// release returns the release of the kernel, and its number, 0 if that cannot be read.
+// release returns the release of the kernel, and its version numbers, 0 if they cannot be parsed.
 func (n *node) release() (text string, major, minor int, err error) {
 	words, err := n.proc.SysctlStrings("kernel.osrelease")
 	text = strings.Join(words, " ")

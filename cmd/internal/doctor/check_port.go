@@ -19,10 +19,10 @@ type listener struct {
 	networks []string
 }
 
-// own returns whether it is one of nodecache or node-local-dns.
+// own returns whether nodecache or node-local-dns has the listener.
 func (l listener) own(s setup) bool {
 	if l.owner.PID == 0 {
-		// In a container, a process of the node can't be seen; on one of the addresses it is nodecache.
+		// In a container, a process of the node can't be seen; a listener on one of the addresses counts as nodecache's.
 		return slices.Contains(s.addresses, l.local)
 	}
 	return slices.ContainsFunc(s.running, func(c proc.Command) bool { return c.PID == l.owner.PID })

@@ -14,7 +14,7 @@ func (n *node) checkProxy(context.Context) []Line {
 	const name = "kube-proxy"
 	proxy, err := n.proxy()
 	modes := proxy.Modes
-	// Another program than kube-proxy has virtual servers on an interface of its own.
+	// IPVS servers without kube-proxy's interface kube-ipvs0 belong to another proxy, which has an interface of its own.
 	if servers, err := n.proc.IPVSBackendStatus(); err == nil && len(servers) > 0 && !slices.Contains(modes, "ipvs") {
 		modes = append(slices.DeleteFunc(slices.Clone(modes), func(mode string) bool { return mode == "iptables" }), "ipvs")
 	}

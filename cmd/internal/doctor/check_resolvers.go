@@ -13,8 +13,8 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/resolvconf"
 )
 
-// resolvers returns the nameservers that nodecache uses for names outside of the cluster, none without an error if it
-// can use none of the file's.
+// resolvers returns the nameservers that nodecache uses for names outside of the cluster. If it can use none of the file's,
+// resolvers returns none, and no error.
 func (n *node) resolvers() (resolvconf.Result, error) {
 	s := n.setup()
 	below := func(path string) string { return filepath.Join(s.root, path) }

@@ -17,7 +17,7 @@ import (
 )
 
 // checkPodReversePath reports the interfaces of pods on which rp_filter drops each query over IPv4: it is strict, and no route
-// leads back. The ports of a bridge have no rp_filter of their own.
+// leads through the interface. Ports of a bridge are skipped: the kernel checks their packets at the bridge.
 func (n *node) checkPodReversePath() []Line {
 	const name = "rp_filter of pods' interfaces"
 	s := n.setup()
@@ -57,8 +57,8 @@ func (n *node) checkPodReversePath() []Line {
 		fmt.Sprintf("the kernel drops all IPv4 packets of pods there: sysctl -w net/ipv4/conf/%s/rp_filter=2 (or all), or a route to the pod", names[0]))
 }
 
-// reversePathOf returns rp_filter of an interface, -1 if it cannot be read. The name may have dots, which separate the parts of
-// a sysctl for procfs.
+// reversePathOf returns rp_filter of an interface, -1 if it cannot be read. It does not use procfs, which would split a name with
+// dots, such as eth0.5, into parts of the path.
 func (n *node) reversePathOf(iface string) int {
 	text, err := os.ReadFile(n.proc.Path("sys/net/ipv4/conf/" + iface + "/rp_filter"))
 	if err != nil {

@@ -121,8 +121,8 @@ func (n *node) checkFallback(s setup, withFallback []netip.Addr) (lines []Line) 
 	return lines
 }
 
-// checkTarget reports whether the address to which the rules send queries without a lease leads to cluster DNS. One that only
-// sockets are translated for, and not packets of pods, does not.
+// checkTarget reports whether the address to which the rules send queries without a lease leads to cluster DNS. It does not if
+// it is a Service's address that the network plugin translates only for sockets, and not in packets of pods.
 func (n *node) checkTarget(name string, s setup, a netip.Addr, proxy rules.KubeProxy, unread error) Line {
 	line := Line{name, "cluster DNS, while the lease is out", OK, ""}
 	i := slices.IndexFunc(s.fallback, func(to netip.Addr) bool { return to.Is4() == a.Is4() })

@@ -47,8 +47,8 @@ func (n *node) sysctl(name string) int {
 	return v[0]
 }
 
-// unread is the line of a sysctl that cannot be read. Some are not visible in a network namespace of its
-// own.
+// unread is the line of a sysctl that cannot be read. Some sysctls are visible only in the node's network
+// namespace.
 func unread(name string, err error) Line {
 	if errors.Is(err, fs.ErrNotExist) {
 		return Line{name, "not seen in this network namespace", Skip, "run it in the node's network namespace"}

@@ -32,7 +32,7 @@ const maxMetrics = 8 << 20
 // families are the metrics of a program, by name.
 type families map[string]*dto.MetricFamily
 
-// value returns the sum of the gauges and counters of a name that have all of some labels, and whether there is one.
+// value returns the sum of the gauges and counters of a name that have all of these labels, and whether any has them.
 func (f families) value(name string, labels map[string]string) (sum float64, found bool) {
 	for _, m := range f[name].GetMetric() {
 		if hasLabels(m, labels) {
@@ -43,7 +43,7 @@ func (f families) value(name string, labels map[string]string) (sum float64, fou
 	return sum, found
 }
 
-// byLabel returns the values that are not zero of a gauge or counter with all of some labels, by the value of another label.
+// byLabel returns the positive values of a gauge or counter that has all of these labels, by the value of another label.
 func (f families) byLabel(name string, labels map[string]string, label string) map[string]float64 {
 	all := map[string]float64{}
 	for _, m := range f[name].GetMetric() {
@@ -80,7 +80,7 @@ func (n *node) scrape(ctx context.Context, endpoint netip.AddrPort) (all familie
 			all, err = parser.TextToMetricFamilies(io.LimitReader(body, maxMetrics))
 			return err
 		})
-		if !errors.Is(err, statusError(http.StatusBadRequest)) { // with which Go answers a request without TLS
+		if !errors.Is(err, statusError(http.StatusBadRequest)) { // Go's TLS server answers a request without TLS with status 400
 			break
 		}
 	}
@@ -123,7 +123,7 @@ func judgeSessions(metrics families, server netip.AddrPort) Line {
 	fallbacks := metrics.byLabel("nearside_forward_coherence_fallbacks_total", to, "reason")
 	line := Line{Check: "coherence " + shown(server), Value: count(sessions, "session"), Verdict: OK}
 	switch {
-	case sessions == 0 && fallbacks["unsupported"] > 0: // since the start of nodecache; cluster DNS may be another one now, or down
+	case sessions == 0 && fallbacks["unsupported"] > 0: // since nodecache's start; cluster DNS may be replaced or down now
 		line.Value, line.Verdict = "no session: cluster DNS offered none before", Warn
 		line.Advice = "if cluster DNS answers by the lines on it: " + offering + "; nodecache requests a session again within an hour, or after a restart"
 	case sessions == 0:
@@ -145,8 +145,8 @@ func judgeSessions(metrics families, server netip.AddrPort) Line {
 	return line
 }
 
-// coherenceOfCluster judges a replica of cluster DNS by its own metrics. Its Service selects the replica, so it may be
-// another one than nodecache has sessions with.
+// coherenceOfCluster judges a replica of cluster DNS by its own metrics. The Service selects the replica, with which
+// nodecache need not have a session.
 func (n *node) coherenceOfCluster(ctx context.Context, endpoint netip.AddrPort) Line {
 	line := Line{Check: "coherence of cluster DNS"}
 	metrics, err := n.scrape(ctx, endpoint)

@@ -21,7 +21,7 @@ import (
 // Corefile of the nodecache that runs here.
 type setup struct {
 	addresses  []netip.Addr
-	fromIface  bool // the addresses are those of the interface, and can't be compared with it
+	fromIface  bool // the addresses were read from the interface, and so can't be compared with it
 	iface      string
 	resolvConf string
 	root       string // folder below which resolvConf is
@@ -35,14 +35,14 @@ type setup struct {
 	unmanaged  bool             // nodecache runs without the plugin nodelocal: it sets up nothing, and sends no queries to itself
 	running    []proc.Command
 	problem    error // why the Corefile could not be read
-	corefile   bool  // it was read
-	nodelocal  bool  // it has the directive nodelocal
+	corefile   bool  // the Corefile was read
+	nodelocal  bool  // the Corefile has the directive nodelocal
 	localIP    bool  // the running nodecache has -localip
 
 	coherent       []netip.AddrPort // servers of forward with the option coherent
-	metrics        netip.AddrPort   // endpoint of nodecache's metrics
-	flagMetrics    netip.AddrPort   // the one of -metrics-listen-address
-	clusterMetrics netip.AddrPort   // and of those of cluster DNS; both may be unknown
+	metrics        netip.AddrPort   // endpoint of nodecache's metrics; invalid if unknown
+	flagMetrics    netip.AddrPort   // endpoint of -metrics-listen-address
+	clusterMetrics netip.AddrPort   // endpoint of cluster DNS's metrics; invalid if unknown
 	kernel         string           // option kernel of fastpath: "on" or "force", else ""
 }
 
@@ -79,7 +79,7 @@ func discover(o options, fs proc.FS, environment []string) setup {
 	}
 	if s.unmanaged = s.corefile && !s.nodelocal && len(s.running) > 0 && !s.localIP && len(o.addresses) == 0; s.unmanaged {
 		s.noIface, s.noRules = true, true
-		if len(s.addresses) == 0 { // it listens on all
+		if len(s.addresses) == 0 { // nodecache listens on all addresses
 			s.addresses = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
 		}
 	}
@@ -126,7 +126,7 @@ func fileOf(c proc.Command, path string) string {
 	return filepath.Join(c.Dir, path)
 }
 
-// readFlags sets what doctor's own flags do not.
+// readFlags sets from nodecache's flags the values that doctor's own flags leave unset.
 func (s *setup) readFlags(args map[string]string) {
 	if len(s.addresses) == 0 {
 		s.addresses, _ = parseAddresses(args["localip"]) // nodecache has checked them
@@ -185,8 +185,8 @@ func serviceAddress(name string, environment []string) []netip.AddrPort {
 	return nil
 }
 
-// serviceMetrics returns the port "metrics" of a Service of cluster DNS that has one: often kube-dns has, and the Service
-// that nodecache queries has not.
+// serviceMetrics returns the endpoint of the first Service of cluster DNS with a port "metrics": often kube-dns has one,
+// and the Service that nodecache queries does not.
 func serviceMetrics(name string, environment []string) netip.AddrPort {
 	for _, n := range []string{name, "kube-dns-upstream", "kube-dns"} {
 		a, err := netip.ParseAddr(serviceVariable(n, "HOST", environment))
@@ -209,8 +209,8 @@ func serviceVariable(service, name string, environment []string) string {
 	return ""
 }
 
-// readCorefile sets what the flags do not: the addresses of nodelocal or bind, the targets of forward, and
-// the health endpoints. Template variables that are not replaced yet are skipped.
+// readCorefile sets the values that the flags leave unset: the addresses of nodelocal or bind, the targets of
+// forward, and the health endpoints. Template variables that are not replaced yet are skipped.
 func (s *setup) readCorefile(path string, o options) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -324,8 +324,8 @@ func (s *setup) addHealth(endpoint netip.AddrPort) {
 	}
 }
 
-// readForward reads the targets of forward in a server block: cluster DNS for the cluster's domain, a
-// file of resolvers or addresses for another zone. It returns those addresses.
+// readForward reads the targets of forward in a server block: cluster DNS for the cluster's domain, a file of
+// resolvers or addresses for another zone. It returns the addresses for other zones.
 func (s *setup) readForward(block caddyfile.ServerBlock, o options) (upstreams []netip.AddrPort) {
 	for _, d := range directives(block, "forward") {
 		if len(d.args) < 2 {
@@ -373,8 +373,8 @@ func (s *setup) readCoherent(block caddyfile.ServerBlock) {
 	}
 }
 
-// reachable returns an address and a port at which a program of this node reaches a server; on all addresses, that is lo. It is
-// the zero value for an invalid one.
+// reachable returns the address and port at which a program of this node reaches a server that listens on listen: 127.0.0.1 if
+// the host is a name or stands for all addresses. It returns the zero value if listen is invalid.
 func reachable(listen string) (a netip.AddrPort) {
 	host, port, err := net.SplitHostPort(listen)
 	number, err2 := strconv.ParseUint(port, 10, 16)
@@ -388,8 +388,8 @@ func reachable(listen string) (a netip.AddrPort) {
 	return netip.AddrPortFrom(address, uint16(number))
 }
 
-// readKernel reads the option kernel of the directive fastpath. The kernel answers, and answers in spite of policy engines, if one
-// server block has it so.
+// readKernel reads the option kernel of the directive fastpath. One server block with "on" is enough for answers in the kernel, and
+// one with "force" for answers in spite of policy engines.
 func (s *setup) readKernel(block caddyfile.ServerBlock) {
 	for _, d := range directives(block, "fastpath") {
 		for _, words := range d.options {

@@ -63,7 +63,7 @@ type check struct {
 	run  func(*node, context.Context) []Line
 }
 
-// state are the checks that read, in the order in which they are printed.
+// state are the checks that only read the state of the node, in the order in which they are printed.
 var state = []check{
 	{"nodecache", (*node).checkInstances},
 	{"privileges", (*node).checkPrivileges},
@@ -81,8 +81,8 @@ var state = []check{
 	{"kernel answers", (*node).checkKernelAnswers},
 }
 
-// probes are the checks that send queries. They run after the others, which would use the processor while
-// they measure times.
+// probes are the checks that send queries. They run after the checks of state, whose use of the processor
+// would distort the measured times.
 var probes = []check{
 	{"nodecache itself", (*node).probeSelf},
 	{"queries to nodecache", (*node).probeLocal},
@@ -114,7 +114,7 @@ func parallel[T any](items []T, f func(T) []Line) []Line {
 // that does not answer over UDP and then over TCP.
 const steps = 3
 
-// bounded runs a check, and reports that it has not returned in time.
+// bounded runs a check. If the check does not return in time, its only line reports that.
 func (n *node) bounded(c check) []Line {
 	limit := steps * n.options.timeout
 	ctx, cancel := context.WithTimeout(context.Background(), limit)

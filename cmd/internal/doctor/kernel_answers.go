@@ -14,7 +14,7 @@ import (
 )
 
 // The first kernel in which the program for answers in the kernel can be loaded, and the first one with tcx. Distributions have
-// ported both to older ones.
+// ported both to older kernels.
 const (
 	answersMajor, answersMinor = 5, 15
 	tcxMajor, tcxMinor         = 6, 6
@@ -29,8 +29,8 @@ var clsactFeatures = []feature{
 	{"cls_bpf", "cls_bpf_classify", "the kernel has no tcx, and the program is attached by a filter of clsact"},
 }
 
-// checkKernelAnswers reports whether the kernel, the capabilities of nodecache and the interfaces permit answers in the kernel,
-// which are option kernel of fastpath.
+// checkKernelAnswers reports whether the kernel, the capabilities of nodecache and the interfaces permit answers in the kernel
+// (option kernel of fastpath).
 func (n *node) checkKernelAnswers(context.Context) []Line {
 	s := n.setup()
 	switch {
@@ -133,8 +133,8 @@ func (n *node) answersObstacles(forced bool) []Line {
 	return lines
 }
 
-// obstacleValue returns the obstacles with a reason in one line: the interfaces, and the text of the first one; "" for none. One
-// that applies to all interfaces stands for the others.
+// obstacleValue returns the obstacles with a reason in one line: the interfaces, and the text of the first obstacle; "" for none.
+// If an obstacle applies to all interfaces, the line is its text alone.
 func obstacleValue(all []kernel.Obstacle, reason kernel.Reason) string {
 	const shown = 3
 	var interfaces []string

@@ -26,11 +26,11 @@ import (
 type node struct {
 	options options
 	proc    proc.FS
-	modules string // the folder of the kernel's modules, /lib/modules but in tests
+	modules string // the folder of the kernel's modules, /lib/modules except in tests
 
 	setup func() setup
 	links func() ([]link.Link, error)
-	// matched returns the addresses that the rules of nodecache's table match, by chain; nil without it.
+	// matched returns the addresses that the rules of nodecache's table match, by chain; nil without the table.
 	matched func() (map[string][]netip.Addr, error)
 	// predecessors returns the rules of node-local-dns and of nodecache's iptables backend.
 	predecessors func() ([]rules.PredecessorRule, error)
@@ -43,11 +43,11 @@ type node struct {
 	tablesLoaded func() bool
 
 	leases func(iface string) (map[netip.Addr]time.Duration, error)
-	// traffic returns the packets of pods that the rules let in, and those that arrived.
+	// traffic returns, by flow, the numbers of pods' packets that the rules let in and that arrived.
 	traffic func(iface string) (map[string]rules.Traffic, error)
 	// suspects returns the chains that may drop or reject packets.
 	suspects func(context.Context, []firewall.Packet) ([]firewall.Suspect, error)
-	// ingresses returns the chains at the hook ingress that may do so.
+	// ingresses returns the chains at the hook ingress that may drop or reject packets.
 	ingresses func(context.Context, []firewall.Packet) ([]rules.Ingress, error)
 
 	// fallback returns the addresses to which the rules of an interface send queries without a lease.
@@ -55,7 +55,7 @@ type node struct {
 	// routed returns the indices of the interfaces through which IPv4 routes lead.
 	routed func() (map[int]bool, error)
 
-	// targets returns the servers with which sockets for an address are connected.
+	// targets returns the servers to which the kernel connects sockets for an address.
 	targets func(netip.AddrPort) ([]netip.AddrPort, error)
 
 	// obstacles returns why the kernel may not answer at interfaces of pods.
@@ -118,7 +118,7 @@ func newNode(o options, fs proc.FS, environment []string) *node {
 	return n
 }
 
-// addressesOn returns the addresses of an interface without the IPv6 one that the kernel adds.
+// addressesOn returns the addresses of an interface without the link-local IPv6 address that the kernel adds.
 func (n *node) addressesOn(iface string) (all []netip.Addr) {
 	l, _ := n.link(iface)
 	for _, a := range l.Addresses {
@@ -129,8 +129,8 @@ func (n *node) addressesOn(iface string) (all []netip.Addr) {
 	return all
 }
 
-// mayList returns whether listing nftables can't make the kernel load its module: it is loaded, or an
-// instance of nodecache has listed it before.
+// mayList returns whether listing nftables can't make the kernel load nf_tables: it is loaded, or an instance
+// of nodecache runs, which has listed nftables before.
 func (n *node) mayList() bool { return n.tablesLoaded() || n.mayListTable(n.setup().iface) }
 
 // mayListTable is mayList before the setup is known.
@@ -151,7 +151,7 @@ func once[T any](n *node, read func(context.Context) (T, error)) func() (T, erro
 	})
 }
 
-// translated returns whether sockets for an address are connected with another server: a replica of the Service.
+// translated returns whether the kernel connects sockets for an address to another one: that of a replica of the Service.
 func (n *node) translated(a netip.Addr) bool {
 	targets, err := n.targets(netip.AddrPortFrom(a, n.options.port))
 	return err == nil && targets[0].Addr() != a
@@ -172,7 +172,7 @@ func (n *node) hasLink(name string) bool {
 	return ok
 }
 
-// adviceFor returns what helps against an error of the kernel or a file; "" if nothing is known.
+// adviceFor returns advice about an error of the kernel or a file; "" for an error without advice.
 func adviceFor(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrPermission):

@@ -27,7 +27,7 @@ import (
 // another server, after 5 s, and pods notice earlier.
 const slow = time.Second
 
-// slowUpstream is the same for a resolver's answer, which it has stored: a lookup of a new name takes several such times.
+// slowUpstream is the same for an answer that a resolver has cached: a lookup of a new name takes several times as long.
 const slowUpstream = 250 * time.Millisecond
 
 // result is the outcome of one query.
@@ -38,7 +38,7 @@ type result struct {
 	err   error
 }
 
-// question is a question for servers that have a role, as lines name it: "cluster DNS " or "upstream ".
+// question is the question of a query. The role begins the server's name in the lines: "cluster DNS ", "upstream " or "".
 type question struct {
 	role, name string
 	qtype      uint16
@@ -174,8 +174,8 @@ func (n *node) probeLocal(ctx context.Context) []Line {
 	})
 }
 
-// answerSource returns a function that names the server which answers on an address now: without a lease
-// that is cluster DNS. It returns "" where that is not known.
+// answerSource returns a function that names the server which answers on an address now: nodecache with a lease, else
+// cluster DNS. The function returns "" if the rules or the leases cannot be read.
 func (n *node) answerSource(s setup) func(netip.Addr) string {
 	matched, err := n.matched()
 	leases, err2 := n.leases(s.iface)
@@ -190,7 +190,7 @@ func (n *node) answerSource(s setup) func(netip.Addr) string {
 	}
 }
 
-// probeSelf sends nodecache the queries with which it renews its lease: they pass the rules without one.
+// probeSelf sends nodecache queries like its own self-queries, which the rules let pass without a lease.
 func (n *node) probeSelf(ctx context.Context) []Line {
 	if n.setup().unmanaged {
 		return one("nodecache itself", "sends no queries to itself, as configured", OK, "")
@@ -198,8 +198,8 @@ func (n *node) probeSelf(ctx context.Context) []Line {
 	return parallel(n.setup().addresses, func(a netip.Addr) []Line { return []Line{n.querySelf(ctx, a)} })
 }
 
-// querySelf sends the query below each zone that the block with the addresses may have, at the same
-// time: in another zone the query is forwarded, which may last.
+// querySelf sends the query below each zone that the server block with the addresses may have, at the same
+// time: a query in a wrong zone is forwarded, which may take long.
 func (n *node) querySelf(ctx context.Context, a netip.Addr) Line {
 	s := n.setup()
 	zones := []string{s.zone}
@@ -236,8 +236,8 @@ func (n *node) querySelf(ctx context.Context, a netip.Addr) Line {
 	return line
 }
 
-// queryArriving sends a query, which was answered over lo, on the way on which those of nodecache arrive
-// as queries of pods do, if there is one.
+// queryArriving repeats a self-query that was answered over lo. It sends the query through nodecache's veth
+// pair, if there is one, so that it arrives as the queries of pods do.
 func (n *node) queryArriving(ctx context.Context, line *Line, a netip.Addr, zone string) {
 	iface, port := n.setup().iface, n.options.port
 	in := link.PairOf(iface).In
@@ -300,7 +300,7 @@ func (s statusError) Error() string {
 // get requests a page, passes it to a function if there is one, and returns how long the answer took. An answer other than
 // 200 is an error.
 func (n *node) get(ctx context.Context, url string, read func(io.Reader) error) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, n.options.timeout/2) // one address is tried after the other
+	ctx, cancel := context.WithTimeout(ctx, n.options.timeout/2) // several addresses may be tried in turn
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -381,7 +381,7 @@ func (n *node) probeUpstreams(ctx context.Context) []Line {
 }
 
 // judgeTransports judges a server that answers over one transport only: nodecache prefers TCP and falls
-// back to UDP, so either is enough. Without both, down is the advice.
+// back to UDP, so either is enough. If the server answers over neither, down is the advice.
 func judgeTransports(lines []Line, results []result, down string) {
 	udp, tcp := results[0].err, results[1].err
 	switch {

@@ -38,14 +38,14 @@ func (v values) blockOf(blocks []caddyfile.ServerBlock, domain, file string) (pl
 	return "", false
 }
 
-// listeners are where the server blocks on the port of DNS listen.
+// listeners are the addresses on which the server blocks on the port of DNS listen.
 type listeners struct {
 	blocks   int
 	unbound  string // a block without bind, which listens on every address
 	wildcard string // the unspecified address, if a block is bound to it
 	names    []string
 	ips      map[netip.Addr]bool
-	device   bool // the name of an interface, whose addresses are unknown here
+	device   bool // a block is bound to an interface, whose addresses are unknown here
 }
 
 func (v values) listeners(blocks []caddyfile.ServerBlock) listeners {
@@ -75,10 +75,9 @@ func (v values) listeners(blocks []caddyfile.ServerBlock) listeners {
 }
 
 // bind returns the arguments of bind for added blocks, none if no block of the Corefile has bind. An added block must
-// listen where the Corefile's blocks do: a listener of its own would receive all queries to an address, have the added
-// block only, and refuse the queries of pods. So a block of the Corefile must be bound to each address of -localip, or
-// no block to any. A block bound to 0.0.0.0 or :: receives queries to every address of both families that has no
-// listener of its own.
+// listen where the Corefile's blocks do: alone on an address, it would receive all queries to the address, and refuse
+// those of pods. So a block of the Corefile must be bound to each address of -localip, or no block to any. A block
+// bound to 0.0.0.0 or :: receives queries to every address of both families that has no listener of its own.
 func (v values) bind(blocks []caddyfile.ServerBlock, file string) ([]string, error) {
 	l := v.listeners(blocks)
 	switch {
@@ -115,8 +114,8 @@ func (v values) bind(blocks []caddyfile.ServerBlock, file string) ([]string, err
 	return bound, nil
 }
 
-// arguments returns the arguments of a directive without its options: except of bind excludes addresses of interfaces,
-// and fallback of nodelocal has addresses of other servers.
+// arguments returns the arguments of a directive without those of its options: bind's option except excludes addresses
+// of interfaces, and nodelocal's option fallback has addresses of other servers.
 func arguments(b caddyfile.ServerBlock, directive string) (names []string) {
 	for _, tokens := range directives(b.Tokens[directive]) {
 		for _, t := range tokens[1:] {

@@ -104,7 +104,7 @@ func (v values) model(b caddyfile.ServerBlock, forward map[int]nodefacts.Forward
 		if !slices.ContainsFunc(zones, isOfCluster) {
 			continue
 		}
-		m := model{block: b, zone: zones[0]} // only zones of addresses are several
+		m := model{block: b, zone: zones[0]} // only the key of a network stands for several zones
 		for _, tokens := range directives(b.Tokens["forward"]) {
 			if len(tokens) < 3 || !slices.Contains(forwardedZones(b, tokens[1].Text), m.zone) {
 				continue
@@ -117,7 +117,7 @@ func (v values) model(b caddyfile.ServerBlock, forward map[int]nodefacts.Forward
 				to = m.defaults.Servers
 			}
 			if len(to) == 0 || slices.ContainsFunc(to, isOther) {
-				break // queries for the zone reach this directive only
+				break // the first directive for the zone receives all queries for it
 			}
 			m.forward = tokens
 			return m, true
@@ -126,8 +126,8 @@ func (v values) model(b caddyfile.ServerBlock, forward map[int]nodefacts.Forward
 	return model{}, false
 }
 
-// copyOf returns a block for another zone with the directives of a model, and of its forward directives the one for the
-// model's zone. The block's zone replaces the model's among their arguments.
+// copyOf returns a block for a zone with the directives of a model, of the forward directives only the one for the model's
+// zone. In the arguments of the directives, the zone replaces the model's.
 func (v values) copyOf(m model, zone string) addedBlock {
 	var all [][]caddyfile.Token
 	for name, tokens := range m.block.Tokens {
@@ -136,7 +136,7 @@ func (v values) copyOf(m model, zone string) addedBlock {
 		}
 	}
 	forward := slices.Clone(m.forward)
-	forward[1].Text = "." // the directive's zone may not include the block's
+	forward[1].Text = "." // the zone of the model's forward need not include the new block's
 	all = append(all, forward)
 	slices.SortFunc(all, func(a, b []caddyfile.Token) int {
 		return cmp.Or(strings.Compare(a[0].File, b[0].File), a[0].Line-b[0].Line)
@@ -151,7 +151,7 @@ func (v values) copyOf(m model, zone string) addedBlock {
 	}
 	block := v.newBlock(zone, lines...)
 	block.forwardLine, block.forward = forwardLine, m.defaults
-	block.forward.Caller = v.node != "" && stanzaOf(forward).options[optionCaller] == 0 // also where the model has zones of addresses
+	block.forward.Caller = v.node != "" && stanzaOf(forward).options[optionCaller] == 0 // also if the model has reverse zones
 	return block
 }
 

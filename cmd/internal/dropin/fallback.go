@@ -22,7 +22,7 @@ func (n *Node) defaultFallback() (all []string) {
 	return all
 }
 
-// firstFallback returns the address in the environment, unless -fallback is set or it is a node-local address.
+// firstFallback returns the Service's address from the environment, unless -fallback is set or the address is node-local.
 func (n *Node) firstFallback() (first netip.Addr, ok bool) {
 	first, err := netip.ParseAddr(n.getenv(serviceVariable(n.options.upstreamSvc)))
 	first = first.Unmap()

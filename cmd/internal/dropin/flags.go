@@ -244,9 +244,9 @@ const (
 	maxInterval = 24 * time.Hour
 )
 
-// seconds is the value of -syncinterval: a number of seconds, a duration, or the form of node-local-dns. That multiplies
-// a duration by a second, so that 60ns is a minute there, and 60s is 147 years. A duration below a millisecond is
-// useful only in that form, and one above it only in the other.
+// seconds is the value of -syncinterval: a number of seconds, a duration, or the form of node-local-dns, which multiplies
+// a duration by a second: there 60ns is a minute, and 60s is 147 years. So a duration below a millisecond is read in the
+// form of node-local-dns, and a longer one as a duration.
 type seconds time.Duration
 
 func (s *seconds) String() string { return time.Duration(*s).String() }

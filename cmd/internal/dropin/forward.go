@@ -20,7 +20,7 @@ type stanza struct {
 	line    int            // where it begins
 	zones   []string       // the zones that it forwards, of all server blocks that have it
 	to      []string       // servers and files
-	options map[string]int // their lines
+	options map[string]int // the line of each option
 }
 
 // Options of forward.
@@ -33,8 +33,8 @@ const (
 // the directive they might get REFUSED, or the answer of another forward directive of the block.
 const noServer = "127.0.0.1:0"
 
-// stanzas returns the forward directives of the Corefile itself, each once: a snippet is used by several blocks. Those
-// of imported files have no defaults.
+// stanzas returns the forward directives of the Corefile itself, each once: several blocks may use a snippet. Directives
+// in imported files get no defaults.
 func stanzas(blocks []caddyfile.ServerBlock) (all []stanza) {
 	seen := map[int]int{} // index in all, by line
 	for _, b := range blocks {
@@ -74,7 +74,7 @@ func stanzaOf(tokens []caddyfile.Token) stanza {
 	return s
 }
 
-// directives splits the tokens that a server block has for one name into single directives.
+// directives splits a server block's tokens of one directive name into single directives.
 func directives(tokens []caddyfile.Token) (all [][]caddyfile.Token) {
 	nesting := 0
 	for i, t := range tokens {
@@ -93,8 +93,8 @@ func directives(tokens []caddyfile.Token) (all [][]caddyfile.Token) {
 	return all
 }
 
-// forwardedZones returns the zones that a forward directive of a server block forwards: those of the block below the
-// directive's zone, and the directive's zone below those of the block.
+// forwardedZones returns the zones that a forward directive of a server block forwards: the zones of the block that are in
+// the directive's zone, and the directive's zone if it is in a zone of the block.
 func forwardedZones(b caddyfile.ServerBlock, from string) (zones []string) {
 	for _, key := range b.Keys {
 		for _, zone := range plugin.Host(key).NormalizeExact() {
@@ -147,8 +147,8 @@ func (v values) forwardDefaults(name string, template, lines []string, all []sta
 	return byLine, nil
 }
 
-// expand replaces files by the nameservers in them. Those of files are used as far as the directive's own upstreams leave
-// room, as by the plugin.
+// expand replaces files by the nameservers in them. As in the plugin forward, it uses as many of them as the limit of
+// upstreams permits besides the servers that the directive names itself.
 func (v values) expand(to []string) (servers []string, err error) {
 	room := nodefacts.MaxUpstreams
 	for _, name := range to {
@@ -188,7 +188,7 @@ func (v values) sendsCaller(name string, s stanza, servers []string) bool {
 	return i < 0 && len(s.zones) > 0
 }
 
-// reportCaller reports whether any query has the name of the node.
+// reportCaller logs whether any forward directive sends the name of the node.
 func (v values) reportCaller(out string, byLine map[int]nodefacts.Forward) {
 	if v.node == "" {
 		return

@@ -18,7 +18,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/resolvconf"
 )
 
-// configMap reads the ConfigMap of kube-dns. Without the flag it may be missing, unless its last content is in use.
+// configMap reads the ConfigMap of kube-dns. Without -kubednscm it may be missing, unless its last content is in use.
 func (n *Node) configMap() (kubednsconfig.Config, error) {
 	directory := n.kubeDNSDirectory()
 	if n.options.kubeDNS == "" && len(n.kubeDNS.StubDomains)+len(n.kubeDNS.Upstreams) == 0 {
@@ -44,8 +44,8 @@ func (n *Node) reportConfigMap(reason error) {
 	}
 }
 
-// checkKubeDNS returns an error if a server of the ConfigMap is this node's own: its queries would return, which ends
-// the process if the Corefile has the loop plugin. Another port may be that of another process.
+// checkKubeDNS returns an error if a server of the ConfigMap has a loopback address or one of this process: queries would
+// loop back, which ends the process if the Corefile has the loop plugin. On another port it may be another process.
 func (v values) checkKubeDNS() error {
 	for _, server := range v.kubeDNS.Upstreams {
 		if v.isItself(server) {

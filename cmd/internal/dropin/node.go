@@ -1,7 +1,7 @@
 // Package dropin makes the configuration of nodecache from the command line of node-local-dns. Input: its flags,
 // its template of a Corefile, the kube-dns ConfigMap, the node's resolv.conf and the environment; output: a Corefile
 // and the facts from which plugins set defaults, again whenever an input changes. Interface and rules are made by the
-// nodelocal plugin, from a server block that is added to the Corefile. It may not import k8s.io.
+// nodelocal plugin, from a server block that is added to the Corefile. The package may not import k8s.io.
 package dropin
 
 import (
@@ -38,8 +38,8 @@ type Node struct {
 	setupError  func(errortype string) // counts an error that does not end the process
 	flags       *flag.FlagSet
 	environ     func() []string   // NAME=value
-	resolvConf  string            // resolvconf.Path except in tests, as the next one
-	host        string            // resolvconf.HostRoot
+	resolvConf  string            // resolvconf.Path except in tests
+	host        string            // resolvconf.HostRoot except in tests
 	kubeDNSPath string            // defaultKubeDNS except in tests
 	dial        dualstack.Dial    // connects to cluster DNS
 	second      *dualstack.Lookup // of the second fallback; nil if there is none
@@ -84,7 +84,7 @@ type rendering struct {
 	err    error
 }
 
-// Source reads and renders the Corefile, if an input has changed, so that messages are logged once.
+// Source reads the Corefile, and renders it only if an input has changed, so that messages are logged once.
 func (n *Node) Source(conf string, read daemon.Reader) (daemon.Corefile, error) {
 	n.firstLookup.Do(func() {
 		if n.second = n.newLookup(); n.second != nil {
@@ -134,7 +134,8 @@ func (n *Node) inputs() (sum [sha256.Size]byte) {
 	return sum
 }
 
-// render uses the ConfigMap if possible, else its last valid content, and none if the Corefile contradicts that too.
+// render renders with the first of these that is valid together with the Corefile: the ConfigMap, its last valid content,
+// an empty one.
 func (n *Node) render(source daemon.Corefile, reads func(file string)) (daemon.Corefile, error) {
 	candidates := []kubednsconfig.Config{n.kubeDNS, {}}
 	wanted, reason := n.configMap()
@@ -151,7 +152,7 @@ func (n *Node) render(source daemon.Corefile, reads func(file string)) (daemon.C
 		}
 		first = cmp.Or(first, last)
 	}
-	if last.Error() != first.Error() { // else the Corefile is invalid with any ConfigMap
+	if last.Error() != first.Error() { // otherwise the Corefile is invalid with any ConfigMap
 		reason = cmp.Or(reason, first)
 	}
 	n.reportConfigMap(reason)
@@ -185,8 +186,8 @@ type resolvConfFiles struct {
 	usedCopy   bool
 }
 
-// nameservers returns the usable nameservers of a file. None is an error only if the file had one before: at the start
-// it must not prevent the cache from answering for other zones.
+// nameservers returns the usable nameservers of a file. A file without one is an error only if it had one before: at the
+// start the file must not prevent the cache from answering for other zones.
 func (f *resolvConfFiles) nameservers(file string, own addresses) ([]string, error) {
 	first := f.Node.serverless == nil
 	found, err := resolvconf.Reader{

@@ -34,10 +34,10 @@ type values struct {
 //
 //   - variables are replaced by their values, and the name of the interface after bind by its addresses,
 //   - server blocks are added for the stub domains of the ConfigMap, for the zones of the clusterset, and for the
-//     directive that makes interface, rules and lease,
-//   - the facts have the defaults of the directives forward and autopath.
+//     directive nodelocal,
+//   - Facts has the defaults of the directives forward and autopath.
 //
-// The numbers of the file's lines do not change; added blocks follow them.
+// The lines of the file keep their numbers; added blocks follow the last line.
 func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 	v.own = v.localIPs
 	text, err := v.substitute(source.Name, string(source.Text))
@@ -117,8 +117,8 @@ func addBlocks(out *daemon.Corefile, added []addedBlock) {
 	out.Text = []byte(text)
 }
 
-// checkBlocks parses the result, which must have the blocks of the file and the added ones: a server block without
-// braces, which is then the only one of a file, would include them.
+// checkBlocks parses the result, which must have the blocks of the file and the added ones: the only server block of a
+// file may lack braces, and would then include the added blocks.
 func checkBlocks(out daemon.Corefile, want int) error {
 	blocks, err := caddyfile.Parse(out.Name, strings.NewReader(string(out.Text)), nil)
 	if err != nil {

@@ -17,7 +17,7 @@ const (
 	dnsServer       = "__PILLAR__DNS__SERVER__"
 	upstreamServers = "__PILLAR__UPSTREAM__SERVERS__"
 	prometheusAddr  = "__PROMETHEUS__ENDPOINT__"
-	prometheusOld   = "__PILLAR__PROMETHEUS__ENDPOINT__" // its name before node-local-dns released it
+	prometheusOld   = "__PILLAR__PROMETHEUS__ENDPOINT__" // the name of prometheusAddr before node-local-dns released it
 )
 
 var (
@@ -45,14 +45,14 @@ func checkImported(file string, line int, word string) error {
 	return nil
 }
 
-// substitute replaces variables by their values, except in comments those without a value. The numbers of lines do not
-// change.
+// substitute replaces variables by their values. A variable without a value stays if it is in a comment, and is an error
+// elsewhere. The numbers of lines do not change.
 func (v values) substitute(name, text string) (string, error) {
 	if err := v.check(name, text); err != nil {
 		return "", err
 	}
 	if len(v.localIPs) > 0 {
-		// An address with a port, as in the stock health directive, is the first of several.
+		// Before a port, as in the stock health directive, the variable stands for the first of several addresses.
 		first := v.localIPs[0].String()
 		text = localDNSPort.ReplaceAllStringFunc(text, func(found string) string {
 			return net.JoinHostPort(first, found[strings.LastIndexByte(found, ':')+1:])
@@ -83,7 +83,7 @@ func (v values) value(variable string) string {
 	return "" // dnsServer: localDNS has all addresses
 }
 
-// usable returns why a variable has no value.
+// usable returns an error if a variable has no value.
 func (v values) usable(variable string) error {
 	switch variable {
 	case clusterDNS:

@@ -1,7 +1,7 @@
 // Package dualstack finds the second address of a Service that has one of each family. The kubelet sets only the first
 // address in the environment. The second is looked up in cluster DNS, which needs no rights: the PTR record of the
 // first address has the name of the Service, and the name has records of both addresses. Input: the name and the first
-// address of cluster DNS's own Service; output: the second. It imports nothing of nodecache.
+// address of cluster DNS's own Service; output: the second. The package imports no other package of the project.
 package dualstack
 
 import (
@@ -22,7 +22,7 @@ const (
 	timeout = time.Second
 	// Retry is the pause after a lookup that failed.
 	Retry = 5 * time.Second
-	// Every is the pause after any other: the families of a Service hardly ever change.
+	// Every is the pause after any other lookup: the families of a Service hardly ever change.
 	Every = 10 * time.Minute
 	// maxEmptyReplies is how many consecutive lookups without an address show that the Service has none in the other
 	// family: a server of cluster DNS that has just started may not have its records yet.
@@ -54,8 +54,8 @@ func (l *Lookup) Second() (a netip.Addr, ok bool) {
 	return a, false
 }
 
-// Look looks up the address. After an error, which a reply without an address is up to maxEmptyReplies, the address stays
-// as it is.
+// Look looks up the address. After an error the address stays as it is. A reply without an address is an error, until
+// maxEmptyReplies such replies were consecutive.
 func (l *Lookup) Look(ctx context.Context) (changed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package explain is the subcommand explain: it has the running program explain how it answers a question of a client, and prints that.
-// Input: the question and the flags; output: text or JSON, and an exit code. It may not import CoreDNS or the plugins.
+// Package explain is the subcommand explain: it requests from the running program an explanation of its answer to a client's question,
+// and prints it. Input: the question and the flags; output: text or JSON, and an exit code. It may not import CoreDNS or the plugins.
 package explain
 
 import (
@@ -22,7 +22,7 @@ import (
 // timeout bounds the time for the explanation.
 const timeout = 30 * time.Second
 
-// header is that of requests for explanations and of their responses, as package endpoint of the plugins has it.
+// header marks requests for explanations and their responses. It is endpoint.Header of the plugins, which this package may not import.
 const header = "Nearside-Explain"
 
 // options are the name and the flags.

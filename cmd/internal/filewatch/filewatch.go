@@ -103,14 +103,14 @@ func (w *Watcher) concerns(e fsnotify.Event) bool {
 		return false
 	}
 	if strings.HasPrefix(filepath.Base(e.Name), "..") {
-		return true // of the kubelet
+		return true // a name that the kubelet writes, such as ..data
 	}
 	return slices.ContainsFunc(w.Paths(), func(path string) bool {
 		return e.Name == filepath.Clean(path) || filepath.Dir(e.Name) == filepath.Clean(path)
 	}) || w.resolved[e.Name]
 }
 
-// resolve resolves the paths. Not at each event: a directory in which others write has many.
+// resolve resolves the paths. It is not called at each event: a directory in which other programs write has many.
 func (w *Watcher) resolve() {
 	w.resolved = map[string]bool{}
 	for _, path := range w.Paths() {

@@ -26,7 +26,7 @@ type Server struct {
 	tls     tlsFiles
 }
 
-// Flags adds the flags of the address and of TLS. The address that is set is the default.
+// Flags adds the flags of the address and of TLS. The present Address is the default of its flag.
 func (s *Server) Flags(f *flag.FlagSet) {
 	f.Var(flagvalue.Text{Value: &s.Address, Check: checkAddress}, "metrics-listen-address", "address to serve all metrics on, besides those of prometheus in the Corefile")
 	s.tls.flags(f)
@@ -45,8 +45,9 @@ func checkAddress(text string) error {
 	return flagvalue.CheckEndpoint(text)
 }
 
-// Serve serves /metrics until the context ends. It retries while another process has the port, which may be the one
-// that this process replaces. Two nodecaches share the port. The files of TLS are checked as often.
+// Serve serves /metrics until the context ends. While another process has the port, such as the process that this one
+// replaces, it retries at the interval every. Two nodecaches share the port. The files of TLS are checked at this
+// interval too.
 func (s *Server) Serve(ctx context.Context, every time.Duration) {
 	if !s.enabled() {
 		if s.tls.enabled {
@@ -89,7 +90,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.InstrumentMetricHandler(prometheus.DefaultRegisterer,
 		promhttp.HandlerFor(prometheus.DefaultGatherer, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})))
-	// The first timeout includes the handshake of TLS.
+	// ReadTimeout includes the TLS handshake.
 	server := &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: writeTimeout, IdleTimeout: timeout, ErrorLog: log.New(warnings{}, "", 0)}
 	context.AfterFunc(ctx, func() {
 		if err := server.Close(); err != nil {

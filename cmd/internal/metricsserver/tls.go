@@ -53,14 +53,14 @@ func list(names []string) string {
 type clientAuth struct{ name *string }
 
 func (c clientAuth) String() string {
-	if c.name == nil { // of the flag package's zero value
+	if c.name == nil { // the zero value, which package flag makes to find defaults
 		return ""
 	}
 	return *c.name
 }
 
 func (c clientAuth) Set(text string) error {
-	if !slices.Contains(clientAuthTypes, text) && text != "" && text != "RequireClientCert" { // which the web configuration has as well
+	if !slices.Contains(clientAuthTypes, text) && text != "" && text != "RequireClientCert" { // package web accepts the last two too
 		return fmt.Errorf("%q is not a policy for client certificates: want %s", text, list(clientAuthTypes))
 	}
 	*c.name = text
@@ -71,7 +71,7 @@ func (c clientAuth) Set(text string) error {
 type minVersion struct{ version *web.TLSVersion }
 
 func (m minVersion) String() string {
-	if m.version == nil { // of the flag package's zero value
+	if m.version == nil { // the zero value, which package flag makes to find defaults
 		return ""
 	}
 	return tlsVersions[*m.version-tls.VersionTLS10]
@@ -115,7 +115,7 @@ func (t *tlsFiles) refresh() {
 	clog.Errorf("Metrics: the changed files of -tls-enabled are invalid, the last valid certificate stays in use: %s", err)
 }
 
-// wrap returns the listener with TLS. While no valid files were read no handshake succeeds; DNS does not depend on it.
+// wrap returns the listener with TLS. Until valid files were read, each handshake fails; DNS does not depend on it.
 func (t *tlsFiles) wrap(listener net.Listener) net.Listener {
 	return tls.NewListener(listener, &tls.Config{
 		MinVersion: uint16(t.config.MinVersion),
@@ -133,10 +133,10 @@ func (t *tlsFiles) load() (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.config.ClientCAs != "" && c.ClientCAs.Equal(x509.NewCertPool()) { // it would refuse every client
+	if t.config.ClientCAs != "" && c.ClientCAs.Equal(x509.NewCertPool()) { // an empty pool refuses every client
 		return nil, fmt.Errorf("%s has no certificate in PEM", t.config.ClientCAs)
 	}
-	// The function reads the files at each handshake, also when they are no longer valid.
+	// GetCertificate would read the files at each handshake, also when they are no longer valid.
 	pair, err := c.GetCertificate(nil)
 	if err != nil {
 		return nil, err

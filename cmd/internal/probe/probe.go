@@ -77,7 +77,7 @@ func parse(name string, args []string, help io.Writer) (options, error) {
 	return o, nil
 }
 
-// query queries over both at the same time, and returns the replies.
+// query queries over UDP and TCP at the same time, and returns the replies.
 func query(o options) ([]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.timeout)
 	defer cancel()

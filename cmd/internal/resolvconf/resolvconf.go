@@ -40,7 +40,7 @@ var byteOrderMark = []byte("\ufeff")
 type Reader struct {
 	Own     []netip.Addr // addresses that this process answers on: a query to one would return to it
 	Path    string       // the container's resolv.conf
-	Uplinks string       // in the container
+	Uplinks string       // the path of systemd-resolved's file in the container
 	Host    string       // the folder with the node's files: if it has /etc, its resolv.conf is read instead of Path
 
 	AllowCopy bool // read Path where the node's file has no usable server
@@ -149,8 +149,8 @@ func onHost(host, file string, found *Result) (string, error) {
 }
 
 // usable sets the nameservers of a file without those that lead back to this node: a resolver on a loopback address may
-// query this cache, and an own address is this cache. Where only such are named, one of them on a loopback address, the
-// servers are those of the first other file that exists.
+// query this cache, and an own address is this cache. If the file names only such servers, one of them on a loopback
+// address, the servers are those of the first of the other files that has usable ones.
 func (r Reader) usable(found *Result, file string, others ...string) error {
 	servers, skipped, err := r.parse(found, file)
 	if err != nil {

@@ -55,7 +55,7 @@ func (r *Remover) Flags(f *flag.FlagSet) {
 		"`key` of the taint that is removed from this node once nodecache is ready, such as nearside.dev/nodecache-not-ready")
 }
 
-// checkKey checks the key of a taint. Controllers of Kubernetes add its own taints again.
+// checkKey checks the key of a taint. It refuses taints of Kubernetes itself, whose controllers would add them again.
 func checkKey(key string) error {
 	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
 		return errors.New(strings.Join(problems, "; "))
@@ -151,8 +151,8 @@ func remove(ctx context.Context, client rest.Interface, node, key string) (remov
 	return true, nil
 }
 
-// without returns the JSON patch (RFC 6902) that removes the taints with the key, nil if there is none. It fails if another client
-// has changed the list meanwhile, so that another taint is in the place.
+// without returns the JSON patch (RFC 6902) that removes the taints with the key, nil if there is none. The patch fails if another
+// client has changed the list meanwhile, so that another taint is at the index.
 func without(taints []corev1.Taint, key string) ([]byte, error) {
 	var patch []map[string]any
 	for i, t := range slices.Backward(taints) {

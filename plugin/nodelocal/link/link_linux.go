@@ -194,7 +194,7 @@ func (i *Interface) ensureAddresses(h *netlink.Handle, dev netlink.Link, wanted 
 			if err == nil {
 				err = fmt.Errorf("add address %s: %w", a, e)
 			}
-			continue // with IPv6 disabled, those of IPv4 can be added
+			continue // with IPv6 disabled, IPv4 addresses can be added
 		}
 		r.Added = append(r.Added, a)
 	}
@@ -326,7 +326,7 @@ func Missing(name string) (bool, error) {
 }
 
 // Remove removes the interface with its pair, or the addresses on lo. It is no error if they are missing. An interface of
-// the name that is neither a dummy nor a bridge is a *KindError and stays.
+// the name that is neither a dummy nor a bridge stays, and Remove returns a *KindError.
 func Remove(name string, addrs []netip.Addr) error {
 	h, err := handle()
 	if err != nil {

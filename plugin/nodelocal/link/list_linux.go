@@ -36,7 +36,7 @@ func (l Link) Address(a netip.Addr) (Address, bool) {
 	return Address{}, false
 }
 
-// Foreign returns why the interface can't be one that nodecache made, "" if it can. all are the
+// Foreign returns the reason why nodecache can't have made the interface, "" if it can. all are the
 // interfaces of the node.
 func (l Link) Foreign(all []Link) string {
 	if l.Kind != string(Dummy) && l.Kind != string(Bridge) {

@@ -36,9 +36,9 @@ func PairOf(name string) Pair {
 	return Pair{Out: name + "-q0", In: name + "-q1"}
 }
 
-// Ensure creates or repairs the pair, and returns whether a repair was necessary. Packets to the addresses in out
-// are routed to the sending device, packets to those in in to the receiving one; no interface may have any of
-// these addresses. Surplus host routes of the devices are removed if exact.
+// Ensure creates or repairs the pair, and returns whether a repair was necessary. Packets to the addresses of out
+// are routed to the device Out, packets to the addresses of in to the device In; no interface may have any of these
+// addresses. Surplus host routes of the devices are removed if exact.
 func (p Pair) Ensure(out, in []netip.Addr, exact bool) (repaired bool, err error) {
 	h, err := handle()
 	if err != nil {
@@ -171,7 +171,7 @@ func hasRoute(routes []netlink.Route, a netip.Addr) bool {
 	return slices.ContainsFunc(routes, func(r netlink.Route) bool { return destination(r) == a })
 }
 
-// Remove removes the pair. It is no error if it is missing. Interfaces of the names that are no veth stay.
+// Remove removes the pair. It is no error if it is missing. Interfaces of its names that are not veth devices stay.
 func (p Pair) Remove() error {
 	h, err := handle()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 // Watch calls changed after every change of the interface or its pair and every removal of one of these addresses, also
-// from another interface, until done is closed. Removals of others come with each pod that ends. If notifications of the
-// kernel were lost, it calls failed and ends: the caller must verify the interface and call Watch again.
+// from another interface, until done is closed. It ignores other addresses, which are removed with each pod that ends. If
+// notifications of the kernel were lost, it calls failed and ends: the caller must verify the interface and call Watch again.
 func (i *Interface) Watch(addrs []netip.Addr, done <-chan struct{}, changed func(), failed func(error)) error {
 	links, changes := make(chan netlink.LinkUpdate), make(chan netlink.AddrUpdate)
 	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: failed}); err != nil {

@@ -13,22 +13,22 @@ import (
 	"github.com/nearside-dns/nearside/internal/nft"
 )
 
-// Of linux/netfilter/nfnetlink_conntrack.h and nf_conntrack_common.h.
+// Constants of linux/netfilter/nfnetlink_conntrack.h and nf_conntrack_common.h.
 const (
 	translatedFlow = 1 << 5 // IPS_DST_NAT
 	statusMask     = 26     // CTA_STATUS_MASK, with CTA_STATUS a filter since Linux 5.15
 	flowFilter     = 25     // CTA_FILTER, since Linux 5.8
 	filteredFields = 1      // CTA_FILTER_ORIG_FLAGS
 
-	// The fields of a filter. That of the address is inverted for IPv6, at least up to Linux 6.18.
+	// The fields of a filter. The kernel inverts the filter of the address for IPv6, at least up to Linux 6.18.
 	destinationAddress         = 1 << 1
 	protocolAndDestinationPort = 1<<3 | 1<<5
 )
 
 // ForgetFlows deletes the entries of connection tracking of flows to addresses with a fallback that were not translated:
-// their first packet came while there was no table. NAT translates a flow as its first packet: a fallback would receive
-// the later packets, by the rules that rewrite each of them, and its replies would not be translated back. Entries in zones are
-// those of other programs, such as virtual switches. On a node with 100,000s of flows it may take seconds.
+// their first packet arrived while there was no table. NAT decides for a flow by its first packet. The rules rewrite each later
+// packet, so that the fallback would receive it, and the replies would not be translated back. Entries in zones belong to other
+// programs, such as virtual switches, and stay. On a node with 100,000s of flows it may take seconds.
 func (c Config) ForgetFlows(ctx context.Context) (err error) {
 	for _, a := range c.Addresses {
 		if _, ok := c.fallback(a); !ok {

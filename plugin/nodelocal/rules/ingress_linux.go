@@ -34,8 +34,8 @@ var ingressFamilies = map[nftables.TableFamily]struct {
 	hook uint32
 }{nftables.TableFamilyNetdev: {"netdev", unix.NF_NETDEV_INGRESS}, nftables.TableFamilyINet: {"inet", 5}}
 
-// Ingresses returns the chains at the hook ingress, without those of only the devices of default routes, which receive no
-// queries of pods.
+// Ingresses returns the chains at the hook ingress, except chains with no other devices than those of default routes: these
+// devices receive no queries of pods.
 func Ingresses(ctx context.Context) (all []Ingress, err error) {
 	uplinks, err := uplinks()
 	if err != nil {

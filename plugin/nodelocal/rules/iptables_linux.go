@@ -104,9 +104,9 @@ type IPTables struct {
 // addresses, is not installed. It changes nothing in the kernel.
 func NewIPTables(c Config) (*IPTables, error) { return newIPTables(c.ipRules()) }
 
-// NewAccepts returns those of the rules that accept DNS in the filter tables of iptables on this node. The
-// nftables backend needs them too: no table of nftables can accept what another one drops. Without a filter
-// table there are none, and no error.
+// NewAccepts returns only the rules that accept DNS in the filter tables of iptables on this node. The nftables
+// backend needs them too: no table of nftables can accept packets that another one drops. Without a filter table
+// there are none, and no error.
 func NewAccepts(c Config) (*IPTables, error) {
 	present, err := filterTables()
 	if err != nil {
@@ -151,7 +151,7 @@ func filterTables() (map[string]bool, error) {
 }
 
 // AcceptsState returns the filter tables of iptables-nft, with the handles of the rules that accept DNS to the addresses:
-// equal states are the same tables and rules. They are complete unless a rule is missing. It runs no program.
+// equal texts mean the same tables and rules. complete is false if a rule is missing. It runs no program.
 func AcceptsState(ctx context.Context, addrs []netip.Addr) (text string, complete bool, err error) {
 	complete = true
 	tables, err := Exchange(ctx, "list tables", (*nftables.Conn).ListTables)

@@ -54,7 +54,7 @@ func ReadKubeProxy(ctx context.Context, withTables bool) (p KubeProxy, err error
 	if p.tables {
 		p.Modes = append(p.Modes, "nftables")
 	}
-	if i, e := net.InterfaceByName(proxyInterface); e == nil { // this mode has the chain as well
+	if i, e := net.InterfaceByName(proxyInterface); e == nil { // the mode IPVS has the chain as well
 		p.Modes = append(p.Modes, "ipvs")
 		p.Services = append(p.Services, addressesOf(i)...)
 	} else if p.chain {

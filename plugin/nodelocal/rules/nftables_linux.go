@@ -77,7 +77,7 @@ type NFTables struct {
 // NewNFTables returns the table of a configuration. It changes nothing in the kernel.
 func NewNFTables(c Config) *NFTables { return &NFTables{config: c} }
 
-// SetReplicas sets the replicas for the next Apply, and returns whether they have changed. Then the table is not intact.
+// SetReplicas sets the replicas for the next Apply, and returns whether they have changed: then Intact is false until Apply.
 func (t *NFTables) SetReplicas(all []netip.Addr) (changed bool) {
 	if slices.Equal(t.config.Replicas, all) {
 		return false
@@ -102,7 +102,7 @@ func (t *NFTables) Apply() error {
 	return err
 }
 
-// Lacking returns what the rules of the last Apply do without, since the kernel lacks it.
+// Lacking describes the features that the kernel lacks: the last Apply made the rules without them.
 func (t *NFTables) Lacking() (all []string) {
 	for _, f := range []struct {
 		feature
@@ -119,8 +119,8 @@ func (t *NFTables) Lacking() (all []string) {
 	return all
 }
 
-// replace replaces the rules. If the kernel refuses that, it replaces them or the table without any feature, and then adds
-// one after the other: each refusal takes long, since the kernel searches for a module.
+// replace replaces the rules. If the kernel refuses them, it replaces the rules, or else the whole table, without any feature,
+// and then adds the features one by one: each refusal takes long, since the kernel searches for a module.
 func (t *NFTables) replace() error {
 	err := t.transaction(false)
 	if err == nil || errors.Is(err, unix.EPERM) {
@@ -130,7 +130,7 @@ func (t *NFTables) replace() error {
 	t.config.without = sockets | routes | references
 	if t.transaction(false) != nil {
 		if err := t.transaction(true); err != nil {
-			t.config.without = before // the cause is another
+			t.config.without = before // the cause is not a missing feature
 			return err
 		}
 	}
@@ -158,7 +158,7 @@ func (t *NFTables) transaction(anew bool) error {
 			}
 		}
 		for _, name := range t.config.counters() {
-			c.AddObj(&nftables.CounterObj{Table: table, Name: name}) // a present one keeps its number
+			c.AddObj(&nftables.CounterObj{Table: table, Name: name}) // an existing counter keeps its value
 		}
 		if !anew {
 			if err := t.removeChains(c, table); err != nil {
@@ -286,7 +286,7 @@ func endLeases(iface string, sets ...string) error {
 // EndLease ends the leases of all addresses of a's family at once.
 func EndLease(iface string, a netip.Addr) error { return endLeases(iface, leaseSet(a)) }
 
-// Traffic is a number of packets of pods to leased addresses, of one flow.
+// Traffic has the numbers of packets of pods to leased addresses, of one flow.
 type Traffic struct {
 	LetIn   uint64 // at the begin of the host's processing
 	Arrived uint64 // after the packet filters of all programs
@@ -342,8 +342,8 @@ func Leased(iface string) (map[netip.Addr]time.Duration, error) {
 	return left, err
 }
 
-// elementsOf returns the elements of those of the named sets that a table has; none if the table is missing. It lists
-// tables and sets first, as the error of google/nftables for a missing one does not wrap ENOENT.
+// elementsOf returns the elements of a table's sets with these names; none if the table is missing. It lists tables and
+// sets first, as the error of google/nftables for a missing one does not wrap ENOENT.
 func elementsOf(c *nftables.Conn, family nftables.TableFamily, table string, names ...string) (all []nftables.SetElement, err error) {
 	tables, err := c.ListTablesOfFamily(family)
 	if err != nil {

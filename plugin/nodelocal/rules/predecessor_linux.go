@@ -20,8 +20,8 @@ import (
 // predecessorComment is the prefix of the comment of every iptables rule of node-local-dns and of our iptables backend.
 const predecessorComment = "NodeLocal DNS Cache:"
 
-// predecessorWait is the max. time to find such rules, or to remove them. It is longer than the wait for the lock of
-// iptables.
+// predecessorWait is the max. time to find the rules of predecessors, or to remove them. It is longer than the wait for
+// the lock of iptables.
 const predecessorWait = 8 * time.Second
 
 // PredecessorRule is an iptables rule that a predecessor has left: node-local-dns, or a nodecache with the iptables
@@ -66,7 +66,7 @@ func iptablesName(family string) string {
 	return "iptables"
 }
 
-// predecessorPlaces are the tables and chains of such rules.
+// predecessorPlaces are the tables and chains with rules of predecessors.
 var predecessorPlaces = []struct{ table, chain string }{
 	{"raw", "PREROUTING"}, {"raw", "OUTPUT"}, {"filter", "INPUT"}, {"filter", "OUTPUT"},
 }
@@ -89,8 +89,8 @@ func Predecessors(ctx context.Context, addrs []netip.Addr) ([]PredecessorRule, e
 	return found, errors.Join(err, err2)
 }
 
-// RemovePredecessors removes such rules and returns the number of those still present. It continues after an error.
-// Its time is limited as that of [Predecessors].
+// RemovePredecessors removes rules that [Predecessors] returned, and returns the number of removed ones; others may have
+// been removed before. It continues after an error. It has the same time limit.
 func RemovePredecessors(ctx context.Context, all []PredecessorRule) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, predecessorWait)
 	defer cancel()
@@ -137,7 +137,7 @@ func nftPredecessors(ctx context.Context) (found []PredecessorRule, err error) {
 	return found, nil
 }
 
-// predecessorExpression returns an empty expression of the kinds that identify a predecessor's rule.
+// predecessorExpression returns an empty expression if its kind identifies a predecessor's rule, else nil.
 func predecessorExpression(name string) expr.Any {
 	switch name {
 	case "payload":

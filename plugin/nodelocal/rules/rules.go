@@ -43,12 +43,12 @@ type Config struct {
 	// the address of cluster DNS as a Service, or of one server.
 	Fallback []netip.Addr
 	// Replicas replace addresses of Fallback that are translated only for sockets, max. one per family: one replica of
-	// cluster DNS each. The source of packets to it is replaced, so that its replies return through this host.
+	// cluster DNS each. The source of packets to a replica is replaced, so that its replies return through this host.
 	Replicas []netip.Addr
 	Services []netip.Addr // those of the addresses that kube-proxy knows: they need no fallback
 	Question Question     // the path of self-queries; the zero value is lo
 
-	without feature // what the kernel lacks
+	without feature // the features that the kernel lacks
 }
 
 // feature is a set of parts of nftables that a kernel may lack. The rules work without them.
@@ -60,7 +60,7 @@ const (
 	references                     // named counters in rules
 )
 
-// Question describes the path of self-queries, the server's queries to itself, by which they arrive as those of pods
+// Question describes the path of self-queries, the server's queries to itself, on which they arrive as queries of pods
 // do: a pair of devices and the addresses used on it. A self-query is sent from a node-local address to
 // [QuestionTarget], which is routed to the device Out. It arrives on In, where rules rewrite it, before other tables
 // see it, to look like the query of a pod: from the address in Sources to the node-local one. The server's reply is

@@ -9,13 +9,13 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// socketTries is the number of sockets of [SocketTargets]: each may get another replica.
+// socketTries is the number of sockets of [SocketTargets]: each may be connected to another replica.
 const socketTries = 8
 
-// SocketTargets returns the servers with which the kernel connects UDP sockets of this process to an address: the address
+// SocketTargets returns the servers to which the kernel connects UDP sockets of this process for an address: the address
 // itself, or replicas of the Service if a program of the control group translates sockets, as Cilium's replacement of
-// kube-proxy does. Then packets that were not sent by such sockets are not translated. It sends nothing. getpeername
-// may be translated as well, but not the kernel's list of sockets.
+// kube-proxy does. Then packets that were not sent by such sockets are not translated. It sends nothing. It reads the
+// servers from the kernel's list of sockets, since getpeername may be translated as well.
 func SocketTargets(to netip.AddrPort) (targets []netip.AddrPort, err error) {
 	local := map[netip.AddrPort]bool{}
 	for range socketTries {
@@ -49,7 +49,7 @@ func SocketTargets(to netip.AddrPort) (targets []netip.AddrPort, err error) {
 	return targets, nil
 }
 
-// SocketsTranslated returns whether sockets that are connected to an address get another server.
+// SocketsTranslated returns whether the kernel connects sockets for an address to another server.
 func SocketsTranslated(to netip.AddrPort) bool {
 	targets, err := SocketTargets(to)
 	return err == nil && targets[0].Addr() != to.Addr()

@@ -40,8 +40,8 @@ func (r rule) expressions() []expr.Any {
 // register is the only register that rules need: each statement loads and uses it at once.
 const register = 1
 
-// expressions are the expressions of one rule. The kernel reads a header only after a match of the protocol that
-// has it, once per rule.
+// expressions are the expressions of one rule. Before it loads fields of a header, a rule must match the header's
+// protocol once.
 type expressions struct {
 	all       []expr.Any
 	family    bool // the address family is matched
@@ -98,13 +98,13 @@ var (
 		compare(expr.CmpOpNeq, make([]byte, 4)))
 	notLoopback = fixed(`oifname != "lo"`,
 		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: register}, compare(expr.CmpOpNeq, interfaceName("lo")))
-	// deliveredHere matches packets whose route is to this host, by destination, source and mark: the lookup of another
-	// route returns its interface, and that in only the table local (fib daddr type) would not see rules of routing
-	// before it. The kernel looks neither at the packet's interface nor at its ports here.
+	// deliveredHere matches packets whose route, by destination, source and mark, is to this host: for any other route the
+	// lookup returns an interface. A lookup in only the table local (fib daddr type) would not see rules of routing before
+	// this table. The lookup considers neither the packet's interface nor its ports.
 	deliveredHere = fixed("fib daddr . mark oif missing",
 		&expr.Fib{Register: register, ResultOIF: true, FlagDADDR: true, FlagMARK: true, FlagPRESENT: true},
 		compare(expr.CmpOpEq, make([]byte, 4)))
-	// hasSocket matches packets to a socket of this host, except those of transparent proxies.
+	// hasSocket matches packets to a socket of this host, except sockets of transparent proxies.
 	hasSocket = fixed("socket transparent 0",
 		&expr.Socket{Key: expr.SocketKeyTransparent, Register: register}, compare(expr.CmpOpEq, []byte{0}))
 )
@@ -121,7 +121,7 @@ func arrivedOn(name string) statement {
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: register}, compare(expr.CmpOpEq, interfaceName(name)))
 }
 
-// notArrivedOn matches packets that any other interface has received.
+// notArrivedOn matches packets that any interface but this one has received.
 func notArrivedOn(name string) statement {
 	return fixed(fmt.Sprintf("iifname != %q", name),
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: register}, compare(expr.CmpOpNeq, interfaceName(name)))

@@ -45,7 +45,7 @@ type chain struct {
 	rules    []rule
 }
 
-// leaseSize is the max. number of addresses in a lease set. The kernel needs one for a set that packets add to.
+// leaseSize is the max. number of addresses in a lease set. The kernel requires a size for a set to which packets add elements.
 const leaseSize = 64
 
 // The names of the sets of leased addresses, by family.
@@ -150,7 +150,7 @@ func (c Config) chains() []chain {
 	return all
 }
 
-// leased returns a rule for packets to leased addresses of each family over each protocol, which ends with the
+// leased returns a rule for each family and protocol. The rule matches packets to leased addresses, and ends with the
 // statements that end returns.
 func (c Config) leased(end func(flow string) rule) (all []rule) {
 	for _, four := range []bool{true, false} {
@@ -191,8 +191,8 @@ func (c Config) letIn(flow string) (r rule) {
 // arrived counts the packets that letIn has counted, after the filters of all other programs.
 func (c Config) arrived(flow string) rule { return append(c.fromOthers(), count(arrivedPrefix+flow)) }
 
-// fromOthers matches packets that neither the node itself nor its self-queries have sent. Those are untracked before
-// chain prerouting.
+// fromOthers matches packets that are neither the node's own nor self-queries: both are untracked before chain
+// prerouting.
 func (c Config) fromOthers() rule {
 	r := rule{notArrivedOn("lo")}
 	if len(c.Question.Sources) > 0 {
@@ -292,7 +292,7 @@ func (c Config) fallbackNAT() (all []rule) {
 }
 
 // masquerade replaces the source of packets of the node itself that leave it: the kernel had chosen the node-local
-// address, to which other hosts can't reply. It also replaces that of packets to a replica: network plugins that
+// address, to which other hosts can't reply. It also replaces the source of packets to a replica: network plugins that
 // translate sockets deliver the replies of a replica to pods past this host's NAT.
 func (c Config) masquerade() (all []rule) {
 	for _, a := range c.Addresses {

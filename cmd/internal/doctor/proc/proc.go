@@ -23,7 +23,7 @@ type FS struct {
 	path string
 }
 
-// Open returns the proc file system that is mounted on a folder, /proc but in tests.
+// Open returns the proc file system that is mounted on a folder, /proc except in tests.
 func Open(path string) (FS, error) {
 	mounted, err := procfs.NewFS(path)
 	return FS{mounted, path}, err
@@ -32,8 +32,8 @@ func Open(path string) (FS, error) {
 // Path returns the path of a file of the proc file system.
 func (f FS) Path(name string) string { return filepath.Join(f.path, name) }
 
-// Process identifies a process. The zero value is one that can't be seen: it has another process
-// namespace or another user.
+// Process identifies a process. The zero value stands for a process that can't be seen, since it is in
+// another PID namespace or of another user.
 type Process struct {
 	PID  int    // in the process namespace of the reader
 	Name string // the kernel's, of up to 15 bytes; "?" if the process has ended
@@ -114,8 +114,8 @@ const (
 	stateUnconnected = 7
 )
 
-// Listeners returns the sockets that are bound to a port, UDP first, with their processes. Where the
-// kernel has no IPv6, they are those of IPv4.
+// Listeners returns the sockets that are bound to a port, UDP first, with their processes. If the kernel
+// has no IPv6, it returns only the IPv4 sockets.
 func (f FS) Listeners(port uint16) (all []Socket, err error) {
 	for _, table := range []struct {
 		network string

@@ -4,9 +4,9 @@
 //
 // A chain is named if its policy drops, or if a rule of it or of a chain that it calls drops or rejects. Of a rule only
 // the plain tests are read: protocol, node-local address, port, and states of connection tracking that no query of a pod
-// has. A rule is left out if they exclude the query, and one that has no other tests and accepts the query ends the chain.
-// Other tests, such as those of interfaces and sources, may be true or not. So a name is a suspicion. Whether queries
-// arrive is proven by packets, in the plugin nodelocal.
+// has. A rule whose plain tests exclude the query is left out. A rule that has only plain tests and accepts the query ends
+// the chain. Other tests, such as those of interfaces and sources, may be true or not, so that a named chain is only
+// suspected. Plugin nodelocal proves by packets whether queries arrive.
 package firewall
 
 import (
@@ -40,9 +40,9 @@ func Packets(addresses []netip.Addr, port uint16) (all []Packet) {
 // Chain is a chain that a hook of the kernel calls.
 type Chain struct {
 	Legacy      bool   // a chain of iptables-legacy, not of nftables
-	Family      string // ip, ip6 or inet
+	Family      string // ip, ip6 or inet; netdev at the hook ingress
 	Table, Name string // as nft and iptables print them
-	Hook        string // prerouting or input
+	Hook        string // prerouting, input or ingress
 }
 
 // String names the chain.
@@ -87,7 +87,7 @@ type match int
 
 const (
 	never match = iota
-	maybe       // it has other tests as well
+	maybe       // the rule has other tests as well
 	always
 )
 

@@ -57,7 +57,7 @@ func (p Packet) read(expressions []expr.Any) (m match, verdicts []verdict) {
 	return m, verdicts
 }
 
-// compare returns whether a value equals that of a comparison, or does not.
+// compare returns whether a comparison is true for a value; maybe for an unknown value, or an operator other than == and !=.
 func compare(value []byte, e *expr.Cmp) match {
 	if len(value) != len(e.Data) || e.Op != expr.CmpOpEq && e.Op != expr.CmpOpNeq {
 		return maybe

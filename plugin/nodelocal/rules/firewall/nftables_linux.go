@@ -22,8 +22,8 @@ import (
 // readWait is the max. time of a reading, in which programs of iptables may wait for their lock.
 const readWait = 8 * time.Second
 
-// Suspects returns the chains that may drop or reject packets, without those of nodecache. With an error it returns those
-// that it has found all the same. Listing nftables makes the kernel load nf_tables: without withTables it is not listed.
+// Suspects returns the chains that may drop or reject packets, without those of nodecache. With an error it returns the chains
+// that it has found. Listing nftables makes the kernel load nf_tables: without withTables it is not listed.
 func Suspects(ctx context.Context, packets []Packet, withTables bool) ([]Suspect, error) {
 	ctx, cancel := context.WithTimeout(ctx, readWait)
 	defer cancel()
@@ -45,7 +45,7 @@ var families = map[nftables.TableFamily]string{
 	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
 }
 
-// hooks are those that process queries of pods.
+// hooks are the hooks that process queries of pods, without ingress: see Ingresses.
 var hooks = map[nftables.ChainHook]string{*nftables.ChainHookPrerouting: "prerouting", *nftables.ChainHookInput: "input"}
 
 // proxyTable is the table of kube-proxy, which drops and rejects only tracked packets to Services.
@@ -152,13 +152,13 @@ var actions = map[expr.VerdictKind]action{
 	expr.VerdictAccept: accepts, expr.VerdictDrop: drops, expr.VerdictJump: jumps, expr.VerdictGoto: goes, expr.VerdictReturn: returns,
 }
 
-// expressions are those that are read, by their names.
+// expressions are the kinds of expressions that are read, by their names.
 var expressions = map[string]expr.Any{
 	"bitwise": &expr.Bitwise{}, "cmp": &expr.Cmp{}, "counter": &expr.Counter{}, "ct": &expr.Ct{}, "immediate": &expr.Immediate{}, "log": &expr.Log{}, "lookup": &expr.Lookup{},
 	"match": &expr.Match{}, "meta": &expr.Meta{}, "notrack": &expr.Notrack{}, "payload": &expr.Payload{}, "reject": &expr.Reject{}, "target": &expr.Target{},
 }
 
-// newExpression returns an empty expression by its name; nil is one that is not read.
+// newExpression returns an empty expression by its name, nil for an expression that is not read.
 func newExpression(name string) expr.Any {
 	kind, ok := expressions[name]
 	if !ok {
