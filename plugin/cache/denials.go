@@ -59,7 +59,7 @@ func baseOf(name, suffix []byte) []byte {
 	return nil
 }
 
-// storeDenial stores the denial of a search list as that of one of its candidates, of which it is the reply.
+// storeDenial stores the denial of a search list as the denial of one candidate. m is the reply for the candidate.
 func (c *Cache) storeDenial(r *upstreamReply, m *wire.Reply) {
 	if !c.coversName(m.Name()) || c.isDisabled(r.class, m.Name()) {
 		return

@@ -42,7 +42,7 @@ func (s *Store) NewKeyspace() *Keyspace {
 	return &Keyspace{store: s, id: s.keyspaces}
 }
 
-// Drop removes the keyspace with its entries. Put ignores it from then on.
+// Drop removes the keyspace with its entries. From then on, Put stores nothing in it.
 func (k *Keyspace) Drop() {
 	k.store.mu.Lock()
 	defer k.store.mu.Unlock()
