@@ -25,7 +25,7 @@ func (r *upstreamReply) deniesList(o *replyOptions) bool {
 	return n > 0 && n <= searchlist.MaxSuffixes
 }
 
-// storeDenials stores the denial of a search list as that of each candidate, for clients that try the list themselves.
+// storeDenials stores the denial of a search list as the denial of each candidate, for clients that query the candidates one by one.
 func (c *Cache) storeDenials(r *upstreamReply, denial *store.Entry) {
 	q := r.query
 	first, _, _ := searchlist.CutSuffix(q.Search)

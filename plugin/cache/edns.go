@@ -80,7 +80,7 @@ func (o *replyOptions) clone() []byte {
 	return append(make([]byte, 0, len(o.packed)), o.packed...)
 }
 
-// readOptions reads the options of a reply. It appends those that are stored to dst, which has room for them. search are the data of
+// readOptions reads the options of a reply. It appends the stored options to dst, which has room for them. search are the data of
 // the query's search list, nil without one. It returns false for an invalid reply to the search list.
 func readOptions(dst, options, search []byte) (o replyOptions, valid bool) {
 	errors := 0

@@ -49,7 +49,7 @@ func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, q *clientQuery)
 }
 
 // shareable reports whether queries for the same question may share a reply. In zones that are not cached each client gets
-// a reply of its own. Plugin loop must see each of its HINFO queries: it detects a loop by those that return.
+// a reply of its own. Plugin loop must see each of its HINFO queries: it detects a loop by the queries that return.
 func (c *Cache) shareable(q *clientQuery) bool {
 	return q.Type != dns.TypeHINFO && !c.kinds[store.Success].disabled.Contains(q.name())
 }

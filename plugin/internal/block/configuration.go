@@ -86,7 +86,7 @@ func (conf *Configuration) serve(other func(*dnsserver.Server) dns.DecorateWrite
 }
 
 // Started is called when the servers of the latest configuration have started. It stops the fast path of earlier
-// configurations; those with a plugin that called Of have stopped it already.
+// configurations, which stop has done already if a plugin called Of.
 func Started() {
 	l := configurations
 	l.mu.Lock()

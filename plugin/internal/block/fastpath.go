@@ -83,8 +83,8 @@ type Cache interface {
 	Counters(server string) CacheCounters
 }
 
-// CacheCounters count the lookups of a cache; Hits by store.Kind. BeyondTTL counts those hits whose TTL has passed, while a
-// session vouches for the answer, Restored those with an answer of an earlier process.
+// CacheCounters count the lookups of a cache; Hits by store.Kind. BeyondTTL counts the hits after the TTL of the answer,
+// while a session vouches for it, Restored the hits with an answer of an earlier process.
 type CacheCounters struct {
 	Requests, Misses    prometheus.Counter
 	Hits                [2]prometheus.Counter

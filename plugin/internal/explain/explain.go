@@ -18,8 +18,8 @@ type Query struct {
 	Type   uint16
 	Client netip.Addr // the client that would send the query
 	TCP    bool
-	// Node and Zone are those of the caller option (package caller) that the query has, "" for none. The option of an explained query is
-	// to be trusted, whatever the client's address: the query is from this machine.
+	// Node and Zone are the names in the query's caller option (package caller), "" for none. The option of an explained query is to
+	// be trusted, whatever the client's address: the query is from this machine.
 	Node, Zone string
 }
 

@@ -34,7 +34,7 @@ func (k Kind) String() string {
 // Views returns the views of callers that get different answers.
 type Views interface {
 	// View returns the view of the caller with an address, and with the data of EDNS option 65313 (package caller) or nil.
-	// It follows the same rules as the plugins, so that the stored answer of a view equals theirs.
+	// It follows the same rules as the plugins, so that the stored answer of a view equals the plugins' answer.
 	View(from netip.Addr, option []byte) View
 }
 

@@ -12,8 +12,8 @@ import (
 
 // Keyspace separates the answers of one server block from those of others.
 type Keyspace struct {
-	// ByGeneration is set if answers are stored that are valid by Generations alone: a fast path serves them, and no
-	// other plugin answers before the one that makes them.
+	// ByGeneration is set if answers that are valid by Generations alone are stored: a fast path serves them, and no
+	// plugin answers before the plugin that makes them.
 	ByGeneration atomic.Bool
 
 	store *Store
