@@ -86,7 +86,7 @@ func (conf *Configuration) serve(other func(*dnsserver.Server) dns.DecorateWrite
 }
 
 // Started is called when the servers of the latest configuration have started. It stops the fast path of earlier
-// configurations, which stop has done already if a plugin called Of.
+// configurations, unless a plugin of them called Of: then stop has stopped it already.
 func Started() {
 	l := configurations
 	l.mu.Lock()
