@@ -46,7 +46,7 @@ type Cache struct {
 	metrics byServer
 
 	forward wireNext     // for queries in wire form
-	wheel   *wheel.Wheel // of their client response timers
+	wheel   *wheel.Wheel // for the client response timers of queries in wire form
 
 	loggedOption atomic.Bool  // an EDNS option that prevents caching has been logged
 	loggedStale  atomic.Int64 // time of the last log line about stale answers, by the store's clock
@@ -91,8 +91,8 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		return c.serveWireResult(ctx, w, newClientQuery(r, packed, key, parsed, n, w))
 	}
 	n.requests.Inc()
-	// The reply to a query that is not ok is for its client alone: the query may have a signature or a client subnet. A transfer
-	// has many messages.
+	// The reply to a query that QueryFromMsg refuses is for its client alone: the query may have a signature or a client subnet.
+	// A transfer has many messages.
 	if !ok || parsed.Type == dns.TypeAXFR || parsed.Type == dns.TypeIXFR {
 		n.misses.Inc()
 		trace.Add(pluginName, "miss: no reply to such a query is cached")

@@ -65,7 +65,7 @@ func (c *Cache) hasExpiredSignature(m *wire.Reply) bool {
 	return false
 }
 
-// cacheable reports whether a reply of a class may be cached. answered is that of classify.
+// cacheable reports whether a reply of a class may be cached. answered is a result of classify.
 func cacheable(m *wire.Reply, class response.Type, answered bool) bool {
 	if m.Truncated() {
 		return false

@@ -29,8 +29,8 @@ func (c *Cache) invalidated(e *store.Entry) {
 	}
 }
 
-// refetch queries the upstream for the answer of an entry in wire form. Clients wait for the reply as for that to another
-// client. Queries of which only the plugin chain can make an answer are not refetched.
+// refetch queries the upstream for the answer of an entry in wire form. Clients wait for the reply as for the reply to
+// another client. Answers that only the plugin chain can make are not fetched again.
 func (c *Cache) refetch(n *serverCounters, e *store.Entry) {
 	r := &refetch{Request: wirechain.Request{TCP: true, Server: n.server, Key: e.Key()}}
 	var ok bool

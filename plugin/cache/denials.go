@@ -25,7 +25,7 @@ func (r *upstreamReply) deniesList(o *replyOptions) bool {
 	return n > 0 && n <= searchlist.MaxSuffixes
 }
 
-// storeDenials stores the denial of a search list as that of each candidate, for clients that try the list themselves.
+// storeDenials stores the denial of a search list as the denial of each candidate, for clients that query the candidates one by one.
 func (c *Cache) storeDenials(r *upstreamReply, denial *store.Entry) {
 	q := r.query
 	first, _, _ := searchlist.CutSuffix(q.Search)
@@ -59,7 +59,7 @@ func baseOf(name, suffix []byte) []byte {
 	return nil
 }
 
-// storeDenial stores the denial of a search list as that of one of its candidates, of which it is the reply.
+// storeDenial stores the denial of a search list as the denial of one candidate. m is the reply for the candidate.
 func (c *Cache) storeDenial(r *upstreamReply, m *wire.Reply) {
 	if !c.coversName(m.Name()) || c.isDisabled(r.class, m.Name()) {
 		return

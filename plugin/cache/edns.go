@@ -31,8 +31,8 @@ func hasScope(m *dns.Msg) bool {
 	})
 }
 
-// storedOptions returns an OPT record with the options of a reply that readOptions reads, nil if there is no OPT record and none is
-// needed: package dns cannot pack all options of plugins.
+// storedOptions returns an OPT record with the options of a reply that readOptions reads, since package dns cannot pack all options
+// of plugins. It returns nil if the reply has no OPT record, and its response code needs none.
 func storedOptions(m *dns.Msg) *dns.OPT {
 	var stored *dns.OPT
 	for _, rr := range m.Extra {
@@ -64,9 +64,10 @@ func storedOptions(m *dns.Msg) *dns.OPT {
 // maxSearchOption is the maximum length of a search list's option in bytes.
 const maxSearchOption = wire.OptionLen + wire.MaxSearchList
 
-// replyOptions are the options of a reply that concern the answer: its OPT record concerns one hop (RFC 6891 section 6.2.1).
+// replyOptions are the options of a reply that concern the answer; the rest of its OPT record concerns one hop (RFC 6891
+// section 6.2.1).
 type replyOptions struct {
-	packed    []byte // that are stored: extended errors, and in reply to a query with a search list the option of package searchlist
+	packed    []byte // the stored options: extended errors, and in reply to a query with a search list the option of package searchlist
 	tried     bool   // the upstream has tried the search list of the query
 	allDenied bool   // no candidate of the list has data
 }
@@ -79,7 +80,7 @@ func (o *replyOptions) clone() []byte {
 	return append(make([]byte, 0, len(o.packed)), o.packed...)
 }
 
-// readOptions reads the options of a reply. It appends those that are stored to dst, which has room for them. search are the data of
+// readOptions reads the options of a reply. It appends the stored options to dst, which has room for them. search are the data of
 // the query's search list, nil without one. It returns false for an invalid reply to the search list.
 func readOptions(dst, options, search []byte) (o replyOptions, valid bool) {
 	errors := 0

@@ -38,7 +38,7 @@ func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, q *clientQuery)
 		}
 		switch {
 		case !repeated && f.isLate(joined):
-			repeated = true // with the other queries that were late
+			repeated = true // in one flight with the other late queries
 		case f.shares(&q.Query):
 			q.counters.coalesced.Inc()
 			return c.deliver(ctx, w, q, &f.result, true)
@@ -49,7 +49,7 @@ func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, q *clientQuery)
 }
 
 // shareable reports whether queries for the same question may share a reply. In zones that are not cached each client gets
-// a reply of its own. Plugin loop must see each of its HINFO queries: it detects a loop by those that return.
+// a reply of its own. Plugin loop must see each of its HINFO queries: it detects a loop by the queries that return.
 func (c *Cache) shareable(q *clientQuery) bool {
 	return q.Type != dns.TypeHINFO && !c.kinds[store.Success].disabled.Contains(q.name())
 }
@@ -66,7 +66,7 @@ func (c *Cache) fetchAlone(ctx context.Context, w dns.ResponseWriter, q *clientQ
 	return c.deliver(ctx, w, q, &res, false)
 }
 
-// deliver answers a query with a result, which is shared if it is of another query.
+// deliver answers a query with a result. shared is set for the result of another query.
 func (c *Cache) deliver(ctx context.Context, w dns.ResponseWriter, q *clientQuery, res *result, shared bool) (int, error) {
 	switch {
 	case res.reply == nil && (res.entry == nil || res.err != nil):
@@ -129,7 +129,8 @@ func explainReply(t *explain.Trace, reply *dns.Msg, code int, err error) {
 	}
 }
 
-// failure returns the result of a query without a reply, and stores it if that is configured.
+// failure returns the result of a query without a reply, and stores SERVFAIL for an error with this code unless
+// the option servfail is 0.
 func (c *Cache) failure(q *clientQuery, code int, err error) result {
 	res := result{code: code, err: err}
 	if err != nil && code == dns.RcodeServerFailure && c.servfail > 0 {
@@ -165,8 +166,8 @@ func (c *Cache) resultOf(r *upstreamReply, code int, entry *store.Entry) result 
 	}
 }
 
-// readMessage reads a reply of the plugin chain, with the question of the query if it has not exactly one. It returns false for one
-// that cannot be packed.
+// readMessage reads a reply of the plugin chain, with the question of the query if it has not exactly one. It returns false for a
+// reply that cannot be packed.
 func (q *clientQuery) readMessage(m *wire.Reply, message *dns.Msg) bool {
 	plain := *message
 	plain.Compress, plain.Extra = false, dropOPT(slices.Clone(message.Extra))
@@ -180,7 +181,7 @@ func (q *clientQuery) readMessage(m *wire.Reply, message *dns.Msg) bool {
 	return err == nil && m.ReadPlain(b)
 }
 
-// show makes a message the one that clients see: with the TTLs of the reply that was read from it, and without the OPT record.
+// show makes a message the form that clients see: it sets the TTLs of m, which was read from the message, and removes the OPT record.
 func show(message *dns.Msg, m *wire.Reply) {
 	message.Extra = dropOPT(message.Extra)
 	records := m.Plain().Records
@@ -193,7 +194,7 @@ func dropOPT(records []dns.RR) []dns.RR {
 	return slices.DeleteFunc(records, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT })
 }
 
-// noProperties are those of a reply of an upstream. They are never changed.
+// noProperties are the Properties of an upstream's reply. They are never changed.
 var noProperties store.Properties
 
 // examine sets the TTLs that clients see in a reply, and returns the reply with the facts that decide whether it is stored.
@@ -209,7 +210,7 @@ func (c *Cache) examine(q *clientQuery, m *wire.Reply, properties *store.Propert
 		options: o.clone(), nameAlone: q.Search != nil && !o.tried,
 		facts: facts{class: class, positive: class == response.NoError && answered, properties: properties, voucher: v},
 	}
-	if !properties.Waits { // else it is for one query, whatever the configured minimum
+	if !properties.Waits { // a reply with Waits is for one query, whatever the minimum TTL
 		r.lifetime = c.setTTLs(m, class)
 	}
 	r.forList = r.deniesList(&o)

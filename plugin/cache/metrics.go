@@ -134,7 +134,7 @@ func (c *Cache) counters(server string) *counters {
 		found, ok = c.metrics.all.LoadOrStore(server, &serverCounters{server, *newCounters(server, c.zonesLabel, c.view)})
 	}
 	n := found.(*serverCounters)
-	if !ok { // once, since the store adds up the gauges that it shows
+	if !ok { // once: a gauge that is added twice would count each entry twice
 		for _, k := range []store.Kind{store.Success, store.Denial} {
 			c.space.AddGauge(k, n.entries[k])
 		}

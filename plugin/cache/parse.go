@@ -20,7 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
-// Defaults and limits, in seconds where they are numbers.
+// Defaults and limits. TTLs are in seconds.
 const (
 	defaultMaxTTL    = 3600 // of answers
 	defaultMaxDenial = 1800 // of denials
@@ -315,7 +315,7 @@ func parseSnapshot(h *Cache, args []string) (err error) {
 	return nil
 }
 
-// units of sizes. One that ends in another comes before it.
+// units of sizes. The first unit that a size ends with applies, so that KiB is before B.
 var units = []struct {
 	name  string
 	bytes int64

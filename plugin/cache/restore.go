@@ -22,8 +22,8 @@ func isRestorable(e *store.Entry, now time.Duration) bool {
 		!state.failure && state.wildcard == "" && freshnessOf(e, now) != unusable
 }
 
-// Ranks of entries. If not all of them fit, those of the highest ranks are written: fresh ones before stale ones, those with recent hits before
-// others, later ones before earlier ones.
+// Ranks of entries. If not all of them fit, those of the highest ranks are written: fresh ones before stale ones, those with recent
+// hits before others, newer ones before older ones.
 const (
 	rankFresh   = 2 << 4
 	rankPopular = 1 << 4
@@ -111,7 +111,7 @@ func (w *recordWriter) recordOf(e *store.Entry, now time.Duration) (r snapshot.R
 	return snapshot.Record{Age: max(0, now-e.Stored), DO: q.DO, CD: q.CD, Reply: w.reply}, len(w.reply) <= dns.MaxMsgSize
 }
 
-// keyQuery is the maximum length of the query of a key in bytes.
+// keyQuery is the maximum length of a query of store.QueryFromKey in bytes.
 const keyQuery = wire.MaxQuery + wire.OPTLen + maxSearchOption
 
 // restore stores a reply that was received before now, and reports whether it was stored. The reply is parsed like that of an
@@ -136,7 +136,7 @@ func (c *Cache) restore(r *snapshot.Record, now time.Duration, restored bool) bo
 	if restored {
 		markRestored(e)
 	}
-	if freshnessOf(e, c.now()) == unusable || c.store.Get(key) != nil { // a newer one is first
+	if freshnessOf(e, c.now()) == unusable || c.store.Get(key) != nil { // of two entries of a key, the newer one is restored first
 		return false
 	}
 	return c.put(key, e, false)
@@ -177,7 +177,7 @@ func isAnswer(class response.Type) bool {
 func setReceived(e *store.Entry, received time.Duration) {
 	age := e.Stored - received
 	e.Stored, e.Expires, e.Gone = received, e.Expires-age, e.Gone-age
-	if e.Expires == 0 { // no expiry
+	if e.Expires == 0 { // 0 would be no expiry
 		e.Expires--
 	}
 	if e.Popularity != nil {
@@ -185,8 +185,8 @@ func setReceived(e *store.Entry, received time.Duration) {
 	}
 }
 
-// markRestored marks the entry of a reply that an earlier process has received: it is fetched again for its first query, and after
-// that as long as this fails.
+// markRestored marks the entry of a reply that an earlier process has received: it is fetched again for its first query, and for
+// later ones as long as fetching it fails.
 func markRestored(e *store.Entry) {
 	if e.Popularity == nil {
 		e.StateSize += int(unsafe.Sizeof(store.Popularity{}))

@@ -43,7 +43,7 @@ func setup(c *caddy.Controller) error {
 		},
 		Stop: func(end reload.End) error {
 			s.stop(end)
-			if end != reload.Refused { // then Retain of the present configuration restores its budget
+			if end != reload.Refused { // after Refused, Retain of the present configuration restores its budget
 				budget.release()
 			}
 			return nil
@@ -64,7 +64,7 @@ type ZoneBypasser interface {
 	CacheBypassZones() []string
 }
 
-// start finds the zones that must not be cached, and sets the capacities.
+// start finds the zones that must not be cached and those that other plugins own, and sets the capacities.
 func (c *Cache) start(config *dnsserver.Config) {
 	c.view = config.ViewName
 	for _, h := range config.Handlers() {
@@ -78,7 +78,7 @@ func (c *Cache) start(config *dnsserver.Config) {
 	c.limit()
 }
 
-// limit sets the capacities in the store, and what happens to answers that sessions invalidate.
+// limit sets the capacities in the store, and the functions for evicted and invalidated entries.
 func (c *Cache) limit() {
 	c.space.OnInvalidated(c.invalidated)
 	for _, k := range []store.Kind{store.Success, store.Denial} {

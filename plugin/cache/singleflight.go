@@ -41,7 +41,7 @@ type flight struct {
 	waiting int           // number of waiting queries; guarded by flights.mu
 	done    chan struct{} // closed at the end; made for the first waiting query, guarded by flights.mu until then
 	result  result        // set before done is closed, and read-only afterwards
-	wire    []*wireWaiter // nil for those that have left; guarded by flights.mu
+	wire    []*wireWaiter // nil for waiters that have left; guarded by flights.mu
 	client  netip.Addr    // of the leader in wire form that has a stale entry
 }
 
@@ -51,7 +51,7 @@ type flights struct {
 	mu  sync.Mutex
 	all map[string]*flight
 
-	// The flights in wire form for stale entries, all and by client.
+	// The numbers of flights in wire form for stale entries: of all clients, and by client.
 	verifying int
 	byClient  map[netip.Addr]int
 }
@@ -69,8 +69,8 @@ func (q *clientQuery) flightKey(dst []byte, udp bool) []byte {
 	return append(append(dst, q.key...), transport)
 }
 
-// join returns the flight for a query, and whether the caller leads it: it must call finish. Other queries are counted as
-// waiting.
+// join returns the flight for a query, and whether the caller leads it: a leader must call finish. Other queries are
+// counted as waiting.
 func (f *flights) join(q *clientQuery, now time.Duration) (joined *flight, leader bool) {
 	var buf [store.MaxKey + 1]byte
 	f.mu.Lock()
@@ -83,12 +83,12 @@ func (f *flights) join(q *clientQuery, now time.Duration) (joined *flight, leade
 }
 
 // maxVerifying limits the flights in wire form for stale entries: their clients get the stale answer when the client
-// response timer expires, and do not limit the number of flights any more. A flight has some 2 KB, and ends with the
-// timeout of forward.
+// response timer expires, after which the limits of clients' queries do not limit the flights. A flight has some 2
+// KB, and ends with the timeout of forward.
 const maxVerifying = 4096
 
-// verifies counts a flight for a stale entry. It returns false if there are too many, or if the client has more than are
-// left to others (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
+// verifies counts a flight for a stale entry. It returns false if the client has at least as many flights as are free,
+// or none is free (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
 func (f *flights) verifies(client netip.Addr) bool {
 	if f.byClient[client] >= maxVerifying-f.verifying {
 		return false
@@ -110,7 +110,7 @@ func (f *flights) verified(client netip.Addr) {
 }
 
 // joinWire returns the flight for a query in wire form, which waits for it, and sets leader of the waiter. It returns nil
-// if the query has a stale entry, and there are too many flights for such.
+// if the query would lead a flight for a stale entry, and verifies returns false.
 func (f *flights) joinWire(q *clientQuery, now time.Duration, w *wireWaiter) (joined *flight) {
 	var buf [store.MaxKey + 1]byte
 	f.mu.Lock()
@@ -154,7 +154,7 @@ func (c *Cache) startTimer(joined *flight, w *wireWaiter, wait time.Duration) {
 	}
 }
 
-// leave reports whether a query still waits for its flight, which does not answer it then.
+// leave removes a query from its flight, which does not answer it then, and reports whether the query still waited.
 func (f *flights) leave(joined *flight, w *wireWaiter) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -260,7 +260,7 @@ func (r *result) ended() bool {
 const sameTime = 100 * time.Millisecond
 
 // isLate reports whether a query has joined the flight too late for the result. A server that makes queries wait for a name
-// denies it to the query that has waited: one that has joined since waits, too.
+// denies it to the query that has waited: a query that has joined since must wait, too.
 func (f *flight) isLate(joined time.Duration) bool {
 	return f.result.once && joined-f.started > sameTime
 }

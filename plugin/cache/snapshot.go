@@ -34,7 +34,7 @@ const (
 	snapshotPause = 5 * time.Millisecond // before each 256 KiB
 )
 
-// snapshotFiles has the positions of the files in one configuration.
+// snapshotFiles has the positions of the options snapshot in one configuration, by file.
 type snapshotFiles map[string]corefile.Position
 
 // snapshotFilesKey is the key of snapshotFiles in the storage of a caddy instance.
@@ -57,7 +57,8 @@ func (o *snapshotOptions) claim(c *caddy.Controller) error {
 	return nil
 }
 
-// snapshots are the running snapshotters by file. During a reload, that of the next configuration is there.
+// snapshots are the running snapshotters by file. During a reload, they include the snapshotter of the next
+// configuration instead of the present one.
 var snapshots = struct {
 	mu  sync.Mutex
 	all map[string]*snapshotter
@@ -80,7 +81,7 @@ type snapshotter struct {
 type snapshotState struct {
 	restored bool          // the start has restored the answers
 	failing  bool          // the last attempt to write has failed
-	due      time.Duration // time of the next one, by the store's clock
+	due      time.Duration // time of the next attempt, by the store's clock
 }
 
 func newSnapshotter(c *Cache) *snapshotter {
@@ -202,7 +203,7 @@ func (s *snapshotter) exit() {
 	}
 }
 
-// write writes the file, unless the start has not restored its answers yet.
+// write writes the file, but not before start has restored its answers.
 func (s *snapshotter) write(pause func() error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()

@@ -178,7 +178,7 @@ func (c *Cache) stalePatch(n *counters, e *store.Entry, name func() string) stor
 	if c.keepTTL && p.TTL == 0 {
 		p.FixedTTL = false
 	}
-	if c.stale.onFailure && !e.Restored { // then it has the extended error already
+	if c.stale.onFailure && !e.Restored { // a restored entry has the extended error already
 		p.Options = slices.Concat(p.Options, staleError(e))
 	}
 	return p

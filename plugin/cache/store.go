@@ -22,7 +22,7 @@ type upstreamReply struct {
 	matches     bool         // its question is that of the query
 	cacheable   bool         // its class may be cached
 	forAll      bool         // all callers get the same reply
-	options     []byte       // that are stored, in wire form
+	options     []byte       // the stored options, in wire form
 	nameAlone   bool         // the upstream has not tried the search list of the query: the reply is for the query without it
 	forList     bool         // it denies each candidate of the query's search list
 	refresh     bool         // fetched to replace an entry that is still served
@@ -109,8 +109,8 @@ func fill(e *store.Entry, m *wire.Reply) bool {
 	return true
 }
 
-// isForOnce reports whether a reply is a denial with the TTL 0: it ends the answer before it, and is only for the queries that are
-// under way (RFC 1035 section 3.2.1).
+// isForOnce reports whether a reply is a denial with the TTL 0: it ends the answer that was stored before, and is only for the
+// queries that are under way (RFC 1035 section 3.2.1).
 func (r *upstreamReply) isForOnce() bool {
 	return r.lifetime == 0 && r.class != response.ServerError && kindOf(r.class) == store.Denial && r.cacheable
 }

@@ -22,7 +22,7 @@ import (
 // wireNext is the plugin behind the cache for queries in wire form.
 type wireNext struct {
 	wirechain.Exchanger
-	except plugin.Zones // of other plugins of the block
+	except plugin.Zones // zones that other plugins of the block answer
 	all    bool         // all names are cached and forwarded
 }
 
@@ -138,18 +138,18 @@ type wireFlight struct {
 // offsetUDPSize is the offset of the class of an OPT record, behind the question's type and class and the record's name and type.
 const offsetUDPSize = 4 + 1 + 2
 
-// leadWire forwards the query of a flight, which a panic ends.
+// leadWire forwards the query of a flight. A panic ends the flight.
 func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *store.Entry) {
 	if e, state := c.lookup(q.key, q.packed, &q.Query, c.now()); state == fresh {
 		c.finish(b, f, result{entry: e, renews: true}) // another flight has finished since the lookup of this query
 		return
 	}
 	l := &wireFlight{cache: c, query: *q, flight: f, stale: stale}
-	// The client may be answered before the flight ends, which ends the query's memory.
+	// The client may be answered before the flight ends; the memory of its query is not valid after that.
 	n := len(q.packed)
 	l.query.packed = append(append(l.buf[:0], q.packed...), q.key...)
 	l.query.key, l.query.packed = l.query.packed[n:], l.query.packed[:n:n]
-	if q.EDNS { // plugin bufsize may have reduced it
+	if q.EDNS { // plugin bufsize may have reduced UDPSize
 		binary.BigEndian.PutUint16(l.query.packed[wire.HeaderLen+q.NameLen+offsetUDPSize:], q.UDPSize)
 	}
 	if q.Search != nil {

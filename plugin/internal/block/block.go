@@ -27,7 +27,8 @@ type Block struct {
 	MaxConcurrent        int
 	MaxConnections       int // over TCP, of the process
 	MaxClientConnections int // over TCP, of a source address
-	// Kernel has the kernel answer queries from stored answers, and KernelForced also where other programs filter packets.
+	// Kernel is set if the kernel answers queries from stored answers, and KernelForced if it does so also where other
+	// programs filter packets.
 	Kernel, KernelForced bool
 
 	conf   *Configuration
@@ -56,8 +57,8 @@ func Of(c *caddy.Controller) *Block {
 	return b
 }
 
-// OnExit has a function called at the exit of the process, when the fast path has answered its last query, and before the block's
-// answers are dropped. It is called in setup.
+// OnExit registers a function that is called at the exit of the process, when the fast path has answered its last query, and
+// before the block's answers are dropped. OnExit is called in setup.
 func (b *Block) OnExit(f func()) { b.exits = append(b.exits, f) }
 
 // Handlers returns the plugins of the block in the order of the chain. They exist when the servers start.
@@ -66,7 +67,7 @@ func (b *Block) Handlers() []plugin.Handler { return b.config.Handlers() }
 // Config returns CoreDNS's settings of the block's first zone.
 func (b *Block) Config() *dnsserver.Config { return b.config }
 
-// ServerZones are the zones of a server, and those that belong to one block. Without a server, as in tests, it is nil: the
+// ServerZones are the zones of a server; those of one block are marked. Without a server, as in tests, it is nil: the
 // block then serves all names.
 type ServerZones struct {
 	own map[string]bool // false for the zones of other blocks
@@ -83,8 +84,8 @@ func (z *ServerZones) ZoneOf(name string) (longest string) {
 	return ZoneOf(z.own, name)
 }
 
-// ZoneOf returns the longest of the zones, which are normalized, that has a name, "" for none. It is plugin.Zones.Matches in a time
-// that does not depend on the number of zones.
+// ZoneOf returns the longest of the zones that a name is in, "" for none. The zones are normalized. ZoneOf is plugin.Zones.Matches
+// in a time that does not depend on the number of zones.
 func ZoneOf[V any](zones map[string]V, name string) string {
 	name = strings.ToLower(name)
 	for at, end := 0, false; !end; at, end = dns.NextLabel(name, at) {

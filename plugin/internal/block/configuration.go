@@ -28,7 +28,7 @@ type Configuration struct {
 	byBlock     map[*dnsserver.Config][]string // zones of the server blocks
 }
 
-// configurations are those of the process: one, and the next one during a reload.
+// configurations are the configurations of the process: the present one, and during a reload the next one.
 var configurations = &configurationList{}
 
 type configurationList struct {
@@ -36,8 +36,8 @@ type configurationList struct {
 	all []*Configuration
 }
 
-// Read registers the configuration that CoreDNS is reading, also if no plugin of its blocks calls Of, and corrects plugin dns64 in it. It
-// is called after the setup of that plugin. The start of the configuration fails if another process listens on its addresses.
+// Read registers the configuration that CoreDNS is reading, also if no plugin of its blocks calls Of, and corrects plugin dns64 in
+// it. It is called after the setup of dns64. The start of the configuration fails if another process listens on its addresses.
 func Read(context caddy.Context) {
 	configurations.find(context).checkPortsFirst()
 	for _, config := range configsOf(context) {
@@ -47,8 +47,9 @@ func Read(context caddy.Context) {
 	}
 }
 
-// find returns the configuration with a context. A new one gets its servers to call the fast path when they serve UDP: CoreDNS
-// copies the function of a server block's first zone to the others, and ignores it for transports other than ordinary DNS.
+// find returns the configuration with a context. The servers of a new one call the fast path when they serve UDP, by
+// UDPDecorateWriterFunc of each block's first zone: CoreDNS copies it to the other zones, and ignores it for transports other
+// than ordinary DNS.
 func (l *configurationList) find(context caddy.Context) *Configuration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,8 +73,8 @@ func (l *configurationList) find(context caddy.Context) *Configuration {
 	return conf
 }
 
-// serve returns a function for dnsserver.Config.UDPDecorateWriterFunc, which decorates as another one does, nil for none: plugin
-// shed has one.
+// serve returns a function for dnsserver.Config.UDPDecorateWriterFunc that notifies the fast path of the server. other is the
+// function that was set before, such as plugin shed's, or nil.
 func (conf *Configuration) serve(other func(*dnsserver.Server) dns.DecorateWriter) func(*dnsserver.Server) dns.DecorateWriter {
 	return func(server *dnsserver.Server) dns.DecorateWriter {
 		fastPath.Serve(conf, server)
@@ -85,7 +86,7 @@ func (conf *Configuration) serve(other func(*dnsserver.Server) dns.DecorateWrite
 }
 
 // Started is called when the servers of the latest configuration have started. It stops the fast path of earlier
-// configurations; those with a plugin that called Of have stopped it already.
+// configurations, unless a plugin of them called Of: then stop has stopped it already.
 func Started() {
 	l := configurations
 	l.mu.Lock()
@@ -113,15 +114,15 @@ func (conf *Configuration) follow(c *caddy.Controller) {
 	reload.Follow(c, reload.Owner{Stop: conf.stop, Retain: func() { configurations.retain(conf) }})
 }
 
-// retain removes a configuration that could not start, given the present one.
+// retain leaves only the present configuration, after the next one could not start.
 func (l *configurationList) retain(present *Configuration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = []*Configuration{present}
 }
 
-// stop stops the fast path of the configuration and drops its answers. A refused configuration has only those that a cache has
-// restored.
+// stop stops the fast path of the configuration and drops its answers. A refused configuration has only answers that a cache
+// has restored.
 func (conf *Configuration) stop(end reload.End) error {
 	switch end {
 	case reload.Replaced:
@@ -161,7 +162,7 @@ func (conf *Configuration) MaxConnections() (process, client int) {
 	return process, client
 }
 
-// KernelForced reports whether a block has the kernel answer queries also where other programs filter packets.
+// KernelForced reports whether the kernel answers queries of a block also where other programs filter packets.
 func (conf *Configuration) KernelForced() bool {
 	return slices.ContainsFunc(conf.blocks, func(b *Block) bool { return b.KernelForced })
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Digest returns a digest of the block in the Corefile, with its zones, its directives and the imported ones. Comments, spaces and
-// other blocks make no difference. In a test without servers it is that of no block.
+// other blocks make no difference. In a test without servers it is zero.
 func (b *Block) Digest() ([sha256.Size]byte, error) {
 	var none [sha256.Size]byte
 	if b.conf.instance == nil || b.conf.instance.Caddyfile() == nil {

@@ -23,7 +23,7 @@ type Eligibility struct {
 	Local        bool   // plugin local answers names of the host
 	Log          LogRules
 	DNS64        *dns64.DNS64 // nil without the plugin
-	Rewrites     Rewrites     // of queries that do not come to stored answers
+	Rewrites     Rewrites     // queries that they change get no stored answer from the fast path
 }
 
 // storesByGeneration are the plugins whose answers are stored without plugin cache.

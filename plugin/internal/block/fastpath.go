@@ -83,8 +83,8 @@ type Cache interface {
 	Counters(server string) CacheCounters
 }
 
-// CacheCounters count the lookups of a cache; Hits by store.Kind. BeyondTTL counts those hits whose TTL has passed, while a
-// session vouches for the answer, Restored those with an answer of an earlier process.
+// CacheCounters count the lookups of a cache; Hits by store.Kind. BeyondTTL counts the hits after the TTL of the answer,
+// while a session vouches for it, Restored the hits with an answer of an earlier process.
 type CacheCounters struct {
 	Requests, Misses    prometheus.Counter
 	Hits                [2]prometheus.Counter
@@ -112,20 +112,20 @@ type Search struct {
 	// List is the ID of the search list, a part of the answer's key; 0 if the name is not expanded. If the store has no
 	// entry with List, an entry for the name itself is the answer if it has data: the name is the first candidate.
 	List uint32
-	// Count counts the answers for names themselves; it may be nil.
+	// Count counts the answers from entries for names themselves; it may be nil.
 	Count store.Counter
 	// Client counts all answers to the client; it may be nil.
 	Client store.Counter
 }
 
-// ZoneOwner is a plugin that answers queries for its zones without an upstream. They have limits of their own, so that they
-// do not wait for queries to upstreams.
+// ZoneOwner is a plugin that answers queries for its zones without an upstream. These queries have limits of their own, so
+// that they do not wait for queries to upstreams.
 type ZoneOwner interface {
 	// OwnZones returns the zones, normalized.
 	OwnZones() []string
 }
 
-// NameAwaiter is a plugin for some of whose names queries wait until the names exist.
+// NameAwaiter is a plugin with names for which queries wait until the names exist.
 type NameAwaiter interface {
 	// AwaitName reports whether queries for the addresses or the services of a name wait at present, and for what. The name is
 	// in wire form and lower case; suffixes is the search list of the query, the data of wire.OptionSearchList, or nil. It does
@@ -135,17 +135,17 @@ type NameAwaiter interface {
 	WaitCounters() WaitCounters
 }
 
-// NameWait is what a query waits for.
+// NameWait is the event that a query waits for.
 type NameWait struct {
-	// Generation advances when the name may exist. Number was loaded before it was found that the name does not exist.
+	// Generation advances when the name may exist. Number was loaded before the lookup that did not find the name.
 	Generation push.Generation
 	Number     uint64
 	// Timeout is the maximum time that a query waits.
 	Timeout time.Duration
 }
 
-// WaitCounters count queries that wait for names, by what ended the waiting. A refused query was answered at once because of
-// a limit.
+// WaitCounters count queries that wait for names, by the reason for the end of the wait. A refused query was answered at once
+// because of a limit.
 type WaitCounters struct {
 	Waiting                     prometheus.Gauge
 	Answered, TimedOut, Refused prometheus.Counter

@@ -12,7 +12,7 @@ import (
 	"github.com/nearside-dns/nearside/internal/inuse"
 )
 
-// networks are those of the transports.
+// networks are the networks of each transport.
 var networks = map[string][]string{
 	transport.DNS:    {"udp", "tcp"},
 	transport.TLS:    {"tcp"},
@@ -22,15 +22,15 @@ var networks = map[string][]string{
 	transport.HTTPS3: {"udp"},
 }
 
-// checkPortsFirst has checkPorts called before any plugin of the configuration starts.
+// checkPortsFirst registers checkPorts to be called before any plugin of the configuration starts.
 func (conf *Configuration) checkPortsFirst() {
 	if conf.instance != nil {
 		conf.instance.OnStartup = slices.Insert(conf.instance.OnStartup, 0, conf.checkPorts)
 	}
 }
 
-// checkPorts returns an error if another process listens on an address of the configuration's servers. Those of the present
-// configuration are in use by this process.
+// checkPorts returns an error if another process listens on an address of the configuration's servers. Addresses of the
+// present configuration are not checked, since this process uses them.
 func (conf *Configuration) checkPorts() error {
 	var own []string
 	if present := configurations.present(conf); present != nil {
@@ -50,7 +50,8 @@ func (conf *Configuration) checkPorts() error {
 	return nil
 }
 
-// present returns the configuration that serves while another one starts, nil without one. Refused ones follow it.
+// present returns the configuration that serves while another one starts, nil without one. Refused configurations
+// follow it in the list.
 func (l *configurationList) present(next *Configuration) *Configuration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +61,7 @@ func (l *configurationList) present(next *Configuration) *Configuration {
 	return l.all[0]
 }
 
-// overlap reports whether a server with an address, with its transport, listens on an endpoint of a network.
+// overlap reports whether a server, given its address with the transport, listens on an endpoint of a network.
 func overlap(network, endpoint, address string) bool {
 	name, other, _ := strings.Cut(address, "://")
 	host, port, _ := net.SplitHostPort(endpoint)

@@ -15,12 +15,12 @@ const (
 	LoggedData   Logged = 1 << iota // NOERROR with answers
 	LoggedDenial                    // NOERROR and NXDOMAIN without answers
 	LoggedError                     // other replies
-	LoggedSigned                    // those with an expired signature: to queries with DO
+	LoggedSigned                    // replies with an expired signature, to queries with DO
 
 	loggedAll = LoggedData | LoggedDenial | LoggedError
 )
 
-// LogRule is a rule of plugin log. The first one whose zone has a name decides.
+// LogRule is a rule of plugin log. For a name, the first rule whose zone it is in applies.
 type LogRule struct {
 	Zone   string
 	Logged Logged
@@ -29,7 +29,7 @@ type LogRule struct {
 // LogRules are the rules of a block, in their order.
 type LogRules []LogRule
 
-// Logged returns which replies are logged for the names of a zone that are in no smaller zone of a rule.
+// Logged returns the replies that are logged for the names of a zone, except names in subzones with rules of their own.
 func (l LogRules) Logged(zone string) Logged {
 	for _, r := range l {
 		if plugin.Name(r.Zone).Matches(zone) {
@@ -64,7 +64,7 @@ func logRules(h plugin.Handler) (all LogRules, ok bool) {
 	return all, true
 }
 
-// logsAll reports whether all names of the block have their answers logged.
+// logsAll reports whether answers for all names of the block are logged.
 func (b *Block) logsAll(rules LogRules) bool {
 	zones := []string{b.config.Zone}
 	if b.conf != nil {

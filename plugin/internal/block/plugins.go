@@ -7,13 +7,12 @@ import (
 	"github.com/coredns/coredns/plugin"
 )
 
-// traits describe how a plugin and the fast path work together in a server block. Those of a plugin that is not known are all
-// false.
+// traits describe how a plugin and the fast path work together in a server block. An unknown plugin has none.
 type traits struct {
-	// hits is set if stored answers may be sent without the plugin: it is behind cache in the chain, or does nothing to such a
-	// query and its answer, or the fast path does its work.
+	// hits is set if stored answers may be sent without the plugin: it is behind cache in the chain, or does nothing to a
+	// query with a stored answer and to the answer, or the fast path does its work.
 	hits bool
-	// misses is set if queries in wire form may pass without it, too.
+	// misses is set if queries in wire form without a stored answer may skip it, too.
 	misses bool
 	// late is set if it answers some queries before kubernetes, or changes answers of kubernetes on their way to cache: the answers
 	// are stored where they arrive at cache, and not by kubernetes.
@@ -60,7 +59,7 @@ var plugins = map[string]traits{
 	"multicluster": {hits: true},                // is kubernetes for other zones
 	"nodelocal":    {hits: true, neutral: true}, // answers only the queries that it sends itself
 	"nomad":        {hits: true},
-	"nsid":         {hits: true, misses: true, neutral: true}, // answers an option with which a query is no ordinary one
+	"nsid":         {hits: true, misses: true, neutral: true}, // answers an option; a query with it is not ordinary, see wire.Query.Parse
 	"prometheus":   {hits: true, misses: true, neutral: true}, // the fast path counts in its metrics
 	"rewrite":      {hits: true},                              // for names that no rule changes, see Rewrites
 	"route53":      {hits: true, late: true, silent: true},
@@ -73,9 +72,9 @@ var plugins = map[string]traits{
 	"whoami":       {hits: true, neutral: true}, // its answers have the TTL 0
 }
 
-// replaced have the traits of CoreDNS's plugins that nearside has its own of, in a build of CoreDNS with plugins of both.
+// replaced has the traits of CoreDNS's plugins that nearside replaces: a build of CoreDNS may have plugins of both projects.
 var replaced = map[string]traits{
-	"autopath":     {}, // its answers are not stored: the one of the first candidate would be sent in place
+	"autopath":     {}, // its answers are not stored: the stored answer for the first candidate would be sent instead
 	"cache":        {},
 	"dnssec":       {hits: true, late: true, silent: true, signs: true},
 	"forward":      {hits: true, neutral: true},

@@ -23,7 +23,7 @@ type field struct {
 	name        string
 	owner       reflect.Type
 	typeMatches func(reflect.Type) bool
-	disabled    string // without the field
+	disabled    string // the features that are disabled without the field
 }
 
 // fields returns the fields that the lookups below read, given the context of a Corefile.
@@ -105,7 +105,7 @@ func configsOf(context caddy.Context) (configs []*dnsserver.Config) {
 func firstOf(config *dnsserver.Config) *dnsserver.Config {
 	field := reflect.ValueOf(config).Elem().FieldByName("firstConfigInBlock")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[*dnsserver.Config]() || field.IsNil() {
-		return config // nil in tests
+		return config // the field is nil in tests
 	}
 	return (*dnsserver.Config)(unsafe.Pointer(field.Pointer()))
 }
@@ -148,7 +148,7 @@ func listenerOf(inst *caddy.Instance, server *dnsserver.Server) syscall.Conn {
 	return nil
 }
 
-// socketOf returns a field of an instance's pair of a server and its sockets, the zero Value without one.
+// socketOf returns a field of the caddy.ServerListener of a server in an instance, the zero Value without one.
 func socketOf(inst *caddy.Instance, server *dnsserver.Server, field string) reflect.Value {
 	if inst == nil {
 		return reflect.Value{}

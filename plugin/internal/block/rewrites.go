@@ -13,8 +13,9 @@ import (
 // Rewrites are the rules of plugin rewrite in a block.
 type Rewrites []rewrite.Rule
 
-// byQuestion are the types of rules that depend on the name, the type and the class of a query alone. The package does not export
-// them. Others, which depend on metadata, add EDNS options or change every reply with an alias, have to see every query.
+// byQuestion are the types of rules that depend on the name, the type and the class of a query alone. Package rewrite does not
+// export them. Rules of other types, which depend on metadata, add EDNS options or change every reply with an alias, have to see
+// every query.
 var byQuestion = map[string]bool{
 	"*rewrite.exactNameRule": true, "*rewrite.prefixNameRule": true, "*rewrite.suffixNameRule": true,
 	"*rewrite.substringNameRule": true, "*rewrite.regexNameRule": true,

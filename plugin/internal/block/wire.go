@@ -7,15 +7,16 @@ import (
 )
 
 // WireHandler returns the first handler of queries in wire form, nil if the block has another plugin that has to see the
-// queries, or lacks cache or forward; and the number of queries that its upstreams can have in progress. Names in the zones
-// of a ZoneOwner are for the plugin chain. It is called when the servers start.
+// queries, or lacks cache or forward. capacity returns the number of queries that the upstreams can have in progress. Names
+// in the zones of a ZoneOwner are for the plugin chain. WireHandler is called when the servers start.
 func (b *Block) WireHandler() (first wirechain.Handler, capacity func() int) {
 	b.linkWire.Do(func() { b.wire, b.capacity = linkWire(b.Handlers()) })
 	return b.wire, b.capacity
 }
 
 // linkWire connects the cache of a block to the plugin that forwards, and returns the first wirechain.Handler: the cache, or a
-// plugin directly before it whose next handlers are those of queries in wire form. It returns nil if the block lacks one of them.
+// Handler before it. Between Handlers there must be no other plugin, since each passes queries to its Next. linkWire returns nil
+// if the block has no such chain.
 func linkWire(handlers []plugin.Handler) (first wirechain.Handler, capacity func() int) {
 	var cache wirechain.Cache
 	var owned []string

@@ -52,7 +52,7 @@ func Parse(data []byte) (node, zone []byte, ok bool) {
 	return node, zone, true
 }
 
-// cutName returns the name at the start of b, with its length before it, and the rest.
+// cutName returns the name behind the length byte at the start of b, and the rest.
 func cutName(b []byte, limit int, valid func(c byte) bool) (name, rest []byte, ok bool) {
 	n := int(b[0])
 	if n == 0 || n > limit || len(b) < 1+n || !consistsOf(b[1:1+n], valid) {

@@ -13,8 +13,7 @@ import (
 type Option[T any] struct {
 	Min, Max int  // number of arguments; a Max of -1 is any number
 	Once     bool // repeating the option is an error
-	// Shared permits another option after the arguments on the same line, of which there are exactly Min, as CoreDNS's
-	// forward does.
+	// Shared permits another option on the same line, after exactly Min arguments, as CoreDNS's forward does.
 	Shared bool
 	Form   string // the accepted arguments, for error messages
 	// Parse sets fields. Its error begins with the invalid argument, quoted.
@@ -100,7 +99,7 @@ func (o Option[T]) arguments(c *caddy.Controller) (args []string, ok bool) {
 	return args, len(args) >= o.Min && (o.Max < 0 || len(args) <= o.Max)
 }
 
-// Of returns the options of a part of T.
+// Of returns the options of a part of T as options of T.
 func Of[T, P any](options Options[P], part func(T) P) Options[T] {
 	all := Options[T]{}
 	for name, o := range options {

@@ -11,7 +11,7 @@ import (
 
 const serverType = "dns"
 
-// Register registers a plugin that replaces CoreDNS's of that name.
+// Register registers a plugin that replaces CoreDNS's plugin of the same name.
 func Register(name string, setup caddy.SetupFunc) {
 	if _, err := caddy.DirectiveAction(serverType, name); err == nil {
 		ExitReplaced(name)

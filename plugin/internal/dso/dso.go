@@ -1,7 +1,6 @@
-// Package dso reads and writes messages of DNS Stateful Operations (RFC 8490), and the TLVs with which clusterdns tells the
-// caches of nodes that answers have ended; README.md specifies every byte. Input and output are messages in wire form,
-// without the length that precedes them on a connection. It is a leaf: it imports no other package of the project, and has
-// no connections.
+// Package dso reads and writes messages of DNS Stateful Operations (RFC 8490), and the TLVs with which clusterdns notifies the
+// caches of nodes of answers that have ended; README.md specifies every byte. Input and output are messages in wire form, without
+// the length that precedes them on a connection. It is a leaf: it imports no other package of the project, and has no connections.
 package dso
 
 import (
@@ -32,7 +31,7 @@ const (
 	RetryDelay Type = 2
 	Padding    Type = 3
 
-	// Session requests notifications. Its response has the clock of the server.
+	// Session requests notifications. Its response has the instance and the clock of the server.
 	Session Type = 0xF8A0
 	// Heartbeat reports that the server's view of the cluster is current.
 	Heartbeat Type = 0xF8A1
@@ -74,8 +73,8 @@ type Message struct {
 // IsDSO reports whether a message has the opcode of DSO.
 func IsDSO(message []byte) bool { return len(message) > 2 && message[2]>>3&0xF == Opcode }
 
-// Errors of Parse. The first requires a response with FormatError if the message is a request (RFC 8490 section 5.4). After
-// any other error the connection is aborted (sections 5.4.1, 5.5.3).
+// Errors of Parse. ErrCounts requires a response with FormatError if the message is a request (RFC 8490 section 5.4). After
+// ErrMalformed the connection is aborted (sections 5.4.1, 5.5.3).
 var (
 	ErrCounts    = errors.New("DSO message with records")
 	ErrMalformed = errors.New("malformed DSO message")
@@ -134,7 +133,7 @@ func (m *Message) Primary() (TLV, bool) {
 	return TLV{}, false
 }
 
-// AppendHeader appends the header of a message: a request if its id is not 0, and otherwise a unidirectional message.
+// AppendHeader appends the header of a response, of a request, or with an id of 0 of a unidirectional message.
 func AppendHeader(b []byte, id uint16, response bool, rcode int) []byte {
 	b = binary.BigEndian.AppendUint16(b, id)
 	flags := byte(Opcode << 3)
@@ -207,7 +206,7 @@ func ReadSessionRequest(data []byte) (ok bool) { return len(data) > 0 && data[0]
 
 // Opening is the data of a Session TLV in a response.
 type Opening struct {
-	// Instance identifies the process of the server: handles of another one mean other data.
+	// Instance identifies the process of the server: handles of another process stand for other data.
 	Instance uint64
 	// Clock is the time of the server's monotonic clock at which it made the response, in microseconds.
 	Clock uint64
@@ -266,8 +265,8 @@ func AppendHandles(b []byte, handles []uint64) []byte {
 	return b
 }
 
-// ReadHandles appends the handles in the data of an Invalidate TLV or of the option to dst. It returns false if the length is
-// not a multiple of that of a handle.
+// ReadHandles appends the handles in the data of an Invalidate TLV or of option wire.OptionNotify to dst. It returns false if
+// the length is not a multiple of a handle's.
 func ReadHandles(dst []uint64, data []byte) ([]uint64, bool) {
 	if len(data)%numberLen != 0 {
 		return dst, false

@@ -27,8 +27,8 @@ func New() (file *os.File, fd int, err error) {
 	return file, fd, nil
 }
 
-// Ready receives the events that have occurred, without waiting, and returns their number. RawSyscall6, since Syscall6 would
-// let the scheduler give the goroutine's processor to another one meanwhile.
+// Ready receives the events that have occurred, without waiting, and returns their number. It uses RawSyscall6: during a
+// Syscall6, the scheduler may give the goroutine's processor to another goroutine.
 func Ready(fd uintptr, events []unix.EpollEvent) (n int, errno unix.Errno) {
 	for {
 		ready, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 0, 0, 0) // #nosec G103

@@ -9,8 +9,9 @@ import (
 	ot "github.com/opentracing/opentracing-go"
 )
 
-// span is that of a plugin which has received the query. CoreDNS starts one for the next plugin if the context has one, and ends it when
-// the plugin returns (plugin.NextOrFailure): this is how a trace follows the query through plugins that know nothing of it.
+// span is the OpenTracing span of a plugin that has received the query. If the context has a span, plugin.NextOrFailure starts one
+// for the next plugin, and ends it when the plugin returns: this is how a trace follows the query through plugins that do not know
+// package explain.
 type span struct {
 	ot.Span // without effect
 	tracer  *tracer
@@ -18,7 +19,7 @@ type span struct {
 	first   bool
 	passed  bool // the plugin has passed the query to the next one
 	replied bool
-	steps   int // of the trace, at the start
+	steps   int // number of steps of the trace at the start of the span
 }
 
 // tracer starts the spans of a trace.
@@ -28,9 +29,9 @@ type tracer struct {
 	isPlugin func(name string) bool
 }
 
-// Chain returns a context in which each plugin of a chain adds a step: it passes the query to the next plugin, or it replies. first is the
-// name of the first plugin. isPlugin reports whether a name is that of a plugin; spans with other names add no steps. The caller of Chain
-// calls end after the first plugin has returned.
+// Chain returns a context in which each plugin of a chain adds a step when it passes the query to the next plugin, or replies. first
+// is the name of the first plugin. isPlugin reports whether a name is that of a plugin; spans with other names add no steps. The
+// caller of Chain calls end after the first plugin has returned.
 func (t *Trace) Chain(ctx context.Context, first string, isPlugin func(name string) bool) (chain context.Context, end func()) {
 	tr := &tracer{trace: t, isPlugin: isPlugin}
 	s := tr.start(first)
@@ -46,8 +47,8 @@ func Background(ctx context.Context) context.Context {
 	return ot.ContextWithSpan(With(ctx, nil), nil)
 }
 
-// Replied adds a reply: a step of the last plugin that has received the query and has not returned. After the chain it is the server that
-// replies, by the code that the plugins have returned.
+// Replied adds the step of a reply: by the last plugin that has received the query and has not returned, or by the server, which
+// replies after the chain if the plugins have only returned a code.
 func (t *Trace) Replied(m *dns.Msg) {
 	t.mu.Lock()
 	by := "server"

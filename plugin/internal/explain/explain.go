@@ -16,10 +16,10 @@ import (
 type Query struct {
 	Name   string // fully qualified
 	Type   uint16
-	Client netip.Addr // whose query it would be
+	Client netip.Addr // the client that would send the query
 	TCP    bool
-	// Node and Zone are those of the caller option (package caller) that the query has, "" for none. The option of an explained query is
-	// to be trusted, whatever the client's address: the query is from this machine.
+	// Node and Zone are the names in the query's caller option (package caller), "" for none. The option of an explained query is to
+	// be trusted, whatever the client's address: the query is from this machine.
 	Node, Zone string
 }
 
@@ -30,7 +30,7 @@ type Step struct {
 	Text   string
 }
 
-// Trace has the steps of a query. The methods of a nil Trace, that of an ordinary query, do nothing.
+// Trace has the steps of a query. An ordinary query has a nil Trace, of which Query, Add and Steps do nothing.
 type Trace struct {
 	query Query
 	began time.Time
@@ -115,7 +115,7 @@ type SearchListProvider interface {
 
 // Server explains queries. The fast path is one; see Register.
 type Server interface {
-	// Explain returns the explanation of a query by each listener whose server blocks may be meant.
+	// Explain returns an explanation of a query for each server block to which a listener dispatches the name.
 	Explain(ctx context.Context, q Query) ([]Explanation, error)
 	// SearchListOf returns the search list of a client as SearchListProvider does: by the server block of a name, otherwise by the first
 	// block that knows it, in the order of listeners and zones.

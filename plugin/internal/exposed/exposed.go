@@ -32,8 +32,8 @@ type Target struct {
 // NoPort is the Port of a Target without one: it has no SRV record.
 const NoPort = -1
 
-// Services are the exposed Services of a cluster. A validity passed to a method is bounded by the data that the method reads,
-// nil if the answer is not stored.
+// Services are the exposed Services of a cluster. A method ends the validity v when the data that it reads change; v is nil
+// if the answer is not stored.
 type Services interface {
 	// Modified is the serial of the zones.
 	store.Serial
@@ -46,7 +46,7 @@ type Services interface {
 	At(reverse string, v *validity.Validity) []Name
 	// All returns the names of all Services, ordered.
 	All() []Name
-	// NameServers returns the addresses of the server itself: the external ones of its Services, with headless the endpoints of
-	// those that are headless, or else those that it listens on.
+	// NameServers returns the addresses of the server itself: the external addresses of its Services, with headless the
+	// endpoints of its headless Services, or without Services the addresses that it listens on.
 	NameServers(headless bool) []netip.Addr
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// The limit of the subscriptions of a process depends on its memory limit, since clients fill the memory that it permits.
+// The limit of subscriptions depends on the memory limit of the process, since clients may use all of it.
 const (
-	// minSubscriptions are those of 1,000 nodes, with 200 each.
+	// minSubscriptions is for 1,000 nodes with 200 subscriptions each.
 	minSubscriptions = 200_000
 	// maxSubscriptions is the limit from 900 MB on, and without a memory limit.
 	maxSubscriptions = 8 << 20
@@ -20,7 +20,7 @@ const (
 	subscriptionMemory = 96
 )
 
-// memoryLimit returns the memory limit of the container in bytes, or the one of the environment if that is lower.
+// memoryLimit returns the memory limit of the container in bytes, or GOMEMLIMIT if that is lower.
 func memoryLimit(container memlimit.Provider) int64 {
 	limit := int64(math.MaxInt64)
 	if os.Getenv("GOMEMLIMIT") != "" { // otherwise Go's limit is a share of the container's

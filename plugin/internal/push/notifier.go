@@ -8,26 +8,28 @@ import (
 )
 
 const (
-	// parts is the number of parts of the sessions. The heartbeats of the parts are sent one after another, so that those of
-	// a large cluster delay queries and invalidations by less than a millisecond.
+	// parts is the number of parts into which sessions are divided. Heartbeats are sent to one part after the other, so that
+	// they delay queries and invalidations by less than a millisecond in a large cluster.
 	parts = 250
 	step  = HeartbeatInterval / parts
 
-	// atOnce is the number of heartbeats that are sent without a pause. Fewer sessions need fewer wake-ups than one a step.
+	// atOnce is the number of heartbeats that may be due after a pause: with few sessions, pauses are longer than a step,
+	// to save wake-ups.
 	atOnce = 64
-	// maxAtOnce is the number of messages after which the notifier pauses: its goroutine does not wait, and may have the only
-	// processor of the process.
+	// maxAtOnce is the number of heartbeats, or of notified sessions, after which the notifier pauses: its goroutine does not
+	// block, and may occupy the only processor of the process.
 	maxAtOnce = 2 * atOnce
 	rest      = 50 * time.Microsecond
 
-	// chunk is the number of subscriptions after whose end the registry is unlocked for others. Those to one Generation end together.
+	// chunk is the number of subscriptions that end before the registry is unlocked for other goroutines. Subscriptions to one
+	// Generation end together.
 	chunk = 4096
 	// maxPending is the number of handles for which a session retains memory.
 	maxPending = 8
 )
 
-// notifier is the goroutine that sends messages to the sessions of a Registry, in an order: a session receives the changes that
-// were known at the time of a heartbeat's clock before the heartbeat.
+// notifier is the goroutine that sends messages to the sessions of a Registry, in order: before a heartbeat, a session receives
+// all changes that were known at the clock of the heartbeat.
 type notifier struct {
 	*Registry
 	steps    int64      // done
@@ -69,7 +71,8 @@ func (n *notifier) run() {
 	}
 }
 
-// pauses are the times between two calls of beat. The interval is a multiple of each, so that it varies little.
+// pauses are the times between two calls of beat. HeartbeatInterval is a multiple of each, so that the time
+// between heartbeats varies little.
 var pauses = [...]time.Duration{50 * time.Millisecond, 25 * time.Millisecond, 10 * time.Millisecond, 5 * time.Millisecond, 2 * time.Millisecond}
 
 // pauseOf returns the pause for a number of sessions.
@@ -82,7 +85,7 @@ func pauseOf(sessions int) time.Duration {
 	return step
 }
 
-// remaining returns the number of sessions. Without any, the notifier is to end.
+// remaining returns the number of sessions. Without sessions, the notifier has to end.
 func (n *notifier) remaining() (sessions int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -91,12 +94,12 @@ func (n *notifier) remaining() (sessions int) {
 	return sessions
 }
 
-// beat sends the heartbeats that are due. After a delay of the process those of several parts are, some of them at the next
-// call.
+// beat sends the heartbeats that are due. After a delay of the process, the heartbeats of several parts are due, some of
+// which the next call sends.
 func (n *notifier) beat() { n.beatDue(n.invalidate()) }
 
-// beatDue sends a number of the heartbeats that are due at a clock, or omits those that are due if the view is not live. It
-// reports whether there are more.
+// beatDue sends some of the heartbeats that are due at a clock, or omits the due ones if the view is not live. It reports
+// whether more are due.
 func (n *notifier) beatDue(clock uint64, live bool) (more bool) {
 	due := int64(time.Duration(clock) * time.Microsecond / step) // #nosec G115 -- since a start
 	sent := 0
@@ -108,7 +111,8 @@ func (n *notifier) beatDue(clock uint64, live bool) (more bool) {
 	return n.steps < due
 }
 
-// beatPart sends the heartbeats of a part, and returns their number. A session that is to be notified gets its heartbeat then.
+// beatPart sends the heartbeats of a part, and returns their number. An affected session gets its heartbeat from send, behind
+// the invalidations.
 func (n *notifier) beatPart(part int, clock uint64) (sent int) {
 	n.mu.Lock()
 	for _, s := range n.sessions[part] {
@@ -127,9 +131,9 @@ func (n *notifier) beatPart(part int, clock uint64) (sent int) {
 	return sent
 }
 
-// invalidate sends the handles of the Generations that have advanced to their subscribers, and all handles after Revoke. It
-// returns a clock, whether the view was live then, and sends the heartbeats that are due meanwhile. All changes that were known at
-// the clock are sent.
+// invalidate sends the handles of the Generations that have advanced to their subscribers, and after Revoke an invalidation of all
+// handles. Meanwhile it sends the heartbeats that are due. It returns a clock, and whether the view was live then: all changes
+// that were known at that time have been sent.
 func (n *notifier) invalidate() (clock uint64, live bool) {
 	for {
 		clock, live = n.clock(), n.live()
@@ -139,7 +143,7 @@ func (n *notifier) invalidate() (clock uint64, live bool) {
 		if len(n.affected) == 0 {
 			return clock, live
 		}
-		// Heartbeats have as much time as invalidations: where they need all, as on a busy machine, they would hold these back.
+		// Heartbeats get as much time as invalidations: on a busy machine they could need all time, and delay the invalidations.
 		sent := n.now()
 		for n.beatDue(clock, live) && n.now()-sent < sent-began {
 			time.Sleep(rest)
@@ -148,8 +152,8 @@ func (n *notifier) invalidate() (clock uint64, live bool) {
 	}
 }
 
-// collect ends the subscriptions to the Generations that have advanced. A session gets all their handles at once. These have less
-// memory than the subscriptions had.
+// collect ends the subscriptions to the Generations that have advanced. A session gets all their handles at once. Handles need
+// less memory than the subscriptions did.
 func (n *notifier) collect() {
 	n.mu.Lock()
 	advanced, revoked := n.advanced, n.revoked
@@ -168,7 +172,7 @@ func (n *notifier) collect() {
 	}
 }
 
-// collectSome ends the subscriptions to the first of some topics, and returns their number.
+// collectSome ends the subscriptions to the first topics, of about chunk subscriptions, and returns the number of these topics.
 func (n *notifier) collectSome(advanced []*topic) (done int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -186,7 +190,7 @@ func (n *notifier) collectSome(advanced []*topic) (done int) {
 	return done
 }
 
-// affect has a session notified. The mutex is locked.
+// affect adds a session to the affected ones, once. The mutex is locked.
 func (n *notifier) affect(s *Subscriber) {
 	if !s.affected {
 		s.affected = true
@@ -194,7 +198,7 @@ func (n *notifier) affect(s *Subscriber) {
 	}
 }
 
-// send notifies the first of the affected sessions.
+// send notifies the first maxAtOnce affected sessions.
 func (n *notifier) send(clock uint64, live bool) {
 	some := n.affected[:min(len(n.affected), maxAtOnce)]
 	for _, a := range some {

@@ -33,8 +33,8 @@ type Conn interface {
 // Limits of subscriptions. An answer beyond a limit has no handles: its TTL applies.
 const (
 	maxPerSession = 1 << 15
-	// sourceFraction is the divisor for the share of the free subscriptions of the process that a source may have, so that a new
-	// source finds some however many others there are. A lone one, as a NAT, gets a fifth of all.
+	// sourceFraction is the divisor of the free subscriptions of the process: a source may have this share, so that a new source
+	// gets some, however many sources there are. A single source, such as a NAT, gets a fifth of all.
 	sourceFraction = 4
 )
 
@@ -53,7 +53,7 @@ type Registry struct {
 
 	// A connection calls methods that lock mu while it is locked itself: with mu locked, no method of a Conn is called.
 	mu            sync.Mutex
-	numbers       uint64 // of handles
+	numbers       uint64 // last handle
 	sessions      [parts][]*Subscriber
 	sources       map[netip.Addr]*source
 	subscriptions int
@@ -82,8 +82,8 @@ func NewRegistry() *Registry {
 
 type offer struct{ live func() bool }
 
-// Offer makes the registry accept sessions until the returned function is called. Heartbeats are sent while live returns true,
-// and so do the live functions of all other offers. The limit of subscriptions is that for the present memory limit.
+// Offer makes the registry accept sessions until the returned function is called. Heartbeats are sent while the live functions
+// of all offers return true. Offer sets the limit of subscriptions by the present memory limit.
 func (r *Registry) Offer(live func() bool) (withdraw func()) {
 	o := &offer{live}
 	limit := subscriptionsIn(memoryLimit(memlimit.FromCgroup))
@@ -138,7 +138,7 @@ func (r *Registry) notify() {
 	}
 }
 
-// counters count what Statistics reports and no lock guards.
+// counters are the numbers of Statistics that no lock guards.
 type counters struct {
 	invalidations atomic.Uint64
 	refused       [refuseReasons]atomic.Uint64

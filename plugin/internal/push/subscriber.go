@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// topic is a Generation with subscribers. Its number is the handle of all of them. The registry's mutex guards it.
+// topic is a Generation with subscribers. Its number is the handle for all subscribers. The registry's mutex guards it.
 type topic struct {
 	registry    *Registry
 	number      uint64 // 0 before the first subscription
@@ -33,7 +33,7 @@ func (t *topic) Advanced() {
 	t.callWaiters()
 }
 
-// queue has the notifier end the subscriptions.
+// queue makes the notifier end the subscriptions to the topic.
 func (t *topic) queue() {
 	r := t.registry
 	r.mu.Lock()
@@ -55,7 +55,7 @@ type Subscriber struct {
 	position int // in the part
 	// topics are the subscriptions, with the index of the session in the topic's subscribers.
 	topics map[*topic]int32
-	// maxTopics is the maximum length of topics since the map was made, whose memory never shrinks.
+	// maxTopics is the maximum length of topics since the map was made: the memory of a map never shrinks.
 	maxTopics int
 	closed    bool
 
@@ -131,7 +131,7 @@ func (s *Subscriber) count(n int) {
 	s.registry.subscriptions += n
 }
 
-// remove removes a subscriber, except from its own topics.
+// remove removes a subscriber, given its index, but not the topic from the subscriber's topics.
 func (t *topic) remove(i int32) {
 	if last := len(t.subscribers) - 1; int(i) != last {
 		moved := t.subscribers[last]
@@ -213,7 +213,7 @@ func (s *Subscriber) add(t *topic) {
 	s.count(1)
 }
 
-// forget removes a topic, except the session from the topic's subscribers.
+// forget removes a topic from the session's topics, but not the session from the topic's subscribers.
 func (s *Subscriber) forget(t *topic) {
 	delete(s.topics, t)
 	s.count(-1)

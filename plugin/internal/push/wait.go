@@ -14,7 +14,7 @@ type Waiter struct {
 
 // waiters are the Waiters of a topic.
 type waiters struct {
-	number atomic.Int32 // of the list; a topic without Waiters is not locked
+	number atomic.Int32 // length of the list; without Waiters, callWaiters does not lock the registry
 	first  *Waiter      // guarded by the registry's mutex
 }
 

@@ -18,7 +18,7 @@ type End int
 // The ends of a configuration.
 const (
 	Replaced End = iota // the next configuration has started
-	Refused             // another part of the configuration could not start, and the present one stays
+	Refused             // another part of the configuration could not start, and the present configuration stays
 	Exit                // the process ends, after health's lameduck period
 )
 
@@ -33,8 +33,9 @@ type Owner struct {
 	Retain func()
 }
 
-// started are the followers that have started since the last reload began. If the reload fails, those of the refused
-// configuration are stopped. Those of the present one are among them if a plugin before ours fails at the reload's begin.
+// started are the followers that have started since the last reload began. If the reload fails, the followers of the
+// refused configuration are stopped. Followers of the present configuration are in the list if the OnRestart function of
+// an earlier plugin fails.
 var started struct {
 	mu  sync.Mutex
 	all []*follower
@@ -55,7 +56,7 @@ type follower struct {
 	stopped       sync.Once
 }
 
-// Follow calls the functions of an Owner with the configuration of a controller. It is called in setup.
+// Follow calls the functions of an Owner when the configuration of a controller starts, ends or stays. It is called in setup.
 func Follow(c *caddy.Controller, o Owner) {
 	f := &follower{Owner: o, configuration: c.Context()}
 	c.OnStartup(f.start)

@@ -12,7 +12,7 @@
 //	| 2 ns 3 svc 7 cluster 5 local 0   | 3 svc 7 cluster ...  |
 //	+----------------------------------+----------------------+---- ...
 //
-// QNAME is the first candidate: the base, of at least one label, and the first suffix.
+// QNAME is the first candidate: the name that the client looked up, of at least one label, and the first suffix.
 //
 // In a reply, the option reports that the server has tried every candidate. The data are the suffix of the candidate
 // that the reply is for, or empty if no candidate has data of the type. A reply without the option is for QNAME alone.

@@ -22,8 +22,8 @@ type List struct {
 // First returns the first suffix.
 func (p *List) First() string { return p.Suffixes[0] }
 
-// Expands reports whether a name, in wire form and lower case, is below the first suffix: the client's resolver has
-// appended that. Bytes after the name's root label are ignored.
+// Expands reports whether a name, in wire form and lower case, is below the first suffix, that is, whether the
+// client's resolver has appended the suffix. Bytes after the name's root label are ignored.
 func (p *List) Expands(name []byte) bool {
 	for at := 0; name[at] != 0; {
 		at += 1 + int(name[at])
@@ -37,7 +37,7 @@ func (p *List) Expands(name []byte) bool {
 // Base returns the part of a name before the first suffix; see the function Base.
 func (p *List) Base(name string) string { return Base(name, p.First()) }
 
-// maxLists bounds the registry. A cluster has about one list per namespace, and some of pods with a dnsConfig.
+// maxLists bounds the registry. A cluster has about one list per namespace, and some more for pods with a dnsConfig.
 const maxLists = 1 << 16
 
 // registry has the lists of the process.
@@ -47,8 +47,8 @@ var registry = struct {
 	last   uint32
 }{byText: map[string]*List{}}
 
-// New returns the List with these suffixes, fully qualified and in lower case. It returns nil without suffixes, and if
-// the first one is not a name or is the root: resolvers query the bare name first then.
+// New returns the List with these suffixes, fully qualified and in lower case. It returns nil without suffixes, if the
+// first suffix is not a name, and if it is the root: then resolvers query the bare name first.
 func New(suffixes []string) *List { return newList(nil, suffixes) }
 
 // NewForPods is New for the pods of a namespace. Lists of two namespaces have different IDs.

@@ -11,7 +11,7 @@ import (
 // MaxSuffixes is the maximum number of suffixes.
 const MaxSuffixes = 8
 
-// UDPSize is the UDP payload size in an OPT record added by WithOption, in bytes.
+// UDPSize is the UDP payload size in OPT records that are added to queries, in bytes.
 const UDPSize = 1232
 
 // AppendSuffixes appends the option's data for suffixes to dst. The suffixes are in presentation form, fully qualified, in
@@ -67,7 +67,7 @@ func CutSuffix(data []byte) (suffix, rest []byte, ok bool) {
 	return data[:end], data[end:], true
 }
 
-// suffixEnd returns the end of the name at an offset, 0 for upper case and for compression pointers.
+// suffixEnd returns the end of the name at an offset, 0 if it is malformed or has upper-case letters or a compression pointer.
 func suffixEnd(b []byte, at int) (end int) {
 	if end = wire.NameEnd(b, at); end == 0 || wire.HasUpper(b[at:end]) {
 		return 0

@@ -32,9 +32,9 @@ type PodDNS struct {
 // are not in it. They matter only for a pod without a list: glibc and Go search the domain of the host name then, musl
 // does not; OfPod returns nil.
 //
-// Resolvers agree on lists of domain names. For ".", glibc queries the bare name at that position, musl and Go skip
-// it; at the end and at the start of a list this makes no difference, since the bare name has failed before the client
-// queries the first candidate. Resolvers disagree about an entry that is not a name: OfPod returns nil for such lists.
+// Resolvers agree on lists of domain names. For ".", glibc queries the bare name at that position, musl and Go skip it; this makes
+// no difference at the start of a list, where the bare name has failed before the client queries the first candidate, and at the
+// end, where the bare name follows anyway. Resolvers disagree about an entry that is not a name: OfPod returns nil for such lists.
 func OfPod(namespace string, d *PodDNS, zone string, host []string) []string {
 	return qualified(truncate(kubeletEntries(namespace, d, strings.TrimSuffix(zone, "."), host)))
 }
@@ -53,7 +53,7 @@ func kubeletEntries(namespace string, d *PodDNS, zone string, host []string) (al
 	return withoutDuplicates(append(all, d.Searches...))
 }
 
-// withoutDuplicates returns the first of equal entries, in their order.
+// withoutDuplicates returns the entries in their order, without those that equal an earlier entry.
 func withoutDuplicates(all []string) (unique []string) {
 	for _, s := range all {
 		if !slices.Contains(unique, s) {
@@ -63,8 +63,8 @@ func withoutDuplicates(all []string) (unique []string) {
 	return unique
 }
 
-// truncate truncates a list as the kubelet does: to the first maxEntries, without those that are too long, and of the rest
-// as many as fit on the line.
+// truncate truncates a list as the kubelet does: to the first maxEntries entries, without entries of more than
+// maxEntryChars, and then to the first entries that fit into maxListChars.
 func truncate(all []string) []string {
 	all = all[:min(len(all), maxEntries)]
 	all = slices.DeleteFunc(all, func(s string) bool { return len(s) > maxEntryChars })
@@ -74,7 +74,7 @@ func truncate(all []string) []string {
 	return all
 }
 
-// qualified returns the names of a list, fully qualified, or nil if resolvers disagree about one.
+// qualified returns the names of a list, fully qualified, or nil if resolvers disagree about an entry (see OfPod).
 func qualified(all []string) (names []string) {
 	for len(all) > 0 && all[0] == "." {
 		all = all[1:]

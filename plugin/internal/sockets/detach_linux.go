@@ -13,9 +13,9 @@ import (
 // Linux keeps the peer of an IPv6 socket.
 //
 // A UDP socket is connected to itself, and a filter drops datagrams whose source is forged to be the socket's own
-// address; it can still send (Linux 5.4 and later). A socket that was bound to all addresses has a loopback address
-// afterwards. A TCP listener stops listening; connections that it has not accepted move to another listener if
-// net.ipv4.tcp_migrate_req is set, and are reset otherwise.
+// address; the socket can still send (Linux 5.4 and later). A socket that was bound to all addresses has a loopback
+// address afterwards. A TCP listener stops listening; connections that it has not accepted move to another listener
+// if net.ipv4.tcp_migrate_req is set, and are reset otherwise.
 func (s Socket) Detach() error {
 	if s.TCP {
 		return s.stopListening()
@@ -43,12 +43,12 @@ func (s Socket) Detached() bool {
 	return err == nil && !s.TCP
 }
 
-// acceptTime is longer than an accept4 in progress can take, which never waits.
+// acceptTime is longer than an accept4 call in progress can take, since the socket does not block.
 const acceptTime = time.Millisecond
 
-// stopListening closes a listener for new connections without an error in the server that accepts from it: accept4 would
-// fail with EINVAL, which ends the server's loop, and caddy logs it as an error. The server's descriptor refers to an
-// idle listener until the server closes it as usual.
+// stopListening closes a listener for new connections without an error in the server that accepts from it: on a socket
+// that was shut down, accept4 fails with EINVAL, which ends the server's loop, and which caddy logs as an error. The
+// server's descriptor refers to an idle listener until the server closes it as usual.
 func (s Socket) stopListening() error {
 	err := s.replace()
 	if err != nil {

@@ -29,7 +29,7 @@ func Own(wanted func(netip.AddrPort) bool) (all []Socket) {
 	if err != nil {
 		return nil
 	}
-	duplicates := map[int]bool{} // one may reuse the number of the directory's descriptor, which was listed
+	duplicates := map[int]bool{} // a duplicate may get the number of the directory's descriptor, which is listed
 	for _, e := range entries {
 		number, err := strconv.Atoi(e.Name())
 		if err != nil || duplicates[number] {

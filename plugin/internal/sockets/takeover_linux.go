@@ -58,7 +58,7 @@ func (s Socket) duplicate() (file *os.File, fd int, err error) {
 	return nil, 0, err
 }
 
-// IsIdle reports whether a server's listener was taken over, also by an earlier server that passed its descriptor on.
+// IsIdle reports whether a server's listener was taken over, also if it was an earlier server's that passed its descriptor on.
 func IsIdle(server syscall.Conn) (idle bool) {
 	_ = Use(server, func(own Socket) error { // an error means that the server has closed it
 		idle = isIdle(own.FD)

@@ -16,8 +16,8 @@ type Answer struct {
 	owners    offsets    // of owner names equal to the question's name and not compressed
 	serial    uint16     // offset of the serial of the SOA record in the authority section, 0 without one
 	shuffled  addressRun // the addresses of the answer section that Patch.Shuffle permutes
-	glue      uint16     // offset of the addresses that end the additional section
-	glueCount uint16     // number of these addresses; 0 if Patch.Shuffle does not permute them
+	glue      uint16     // offset of the address records that end the additional section
+	glueCount uint16     // number of these records; 0 if Patch.Shuffle does not permute them
 	ordered   bool       // CoreDNS's loadbalance gives the records orders that Patch.Shuffle does not
 }
 
@@ -292,7 +292,7 @@ func (a *Answer) setTTLs(m []byte, p *Patch) {
 	if p.Age == 0 && p.Max == 0 {
 		return
 	}
-	limit := p.Max - 1 // so that 0 is none
+	limit := p.Max - 1 // 0 wraps around to no limit
 	for rest := a.ttls; len(rest) >= 2; rest = rest[2:] {
 		field := m[binary.BigEndian.Uint16(rest):]
 		ttl := binary.BigEndian.Uint32(field)

@@ -8,7 +8,7 @@ import (
 // listLen is the length in bytes of the ID of a search list, which ends the key of an answer found with it.
 const listLen = 4
 
-// Copy is a copy of an entry from which others than the readers of the store answer, such as the kernel.
+// Copy is a copy of an entry outside of the store, from which the kernel, for example, answers queries.
 type Copy interface {
 	// Serve begins to answer. It is called with the store locked, while the entry is stored, and does not block.
 	Serve()
@@ -41,7 +41,7 @@ func (s *Store) Has(e *Entry) bool {
 	return e.newer != nil
 }
 
-// List returns the ID of the search list for whose clients the entry is the answer, 0 if it is not found by a list.
+// List returns the ID of the search list in the entry's key, 0 without one: the entry answers only clients with the list.
 func (e *Entry) List() uint32 {
 	if len(e.key) <= keyFlags || e.key[keyFlags]&keyList == 0 {
 		return 0
@@ -96,18 +96,18 @@ const copyEvery = 4
 // replacesCopied is the bit of an entry's hits that is set if the entry has replaced one with a copy, until it is copied.
 const replacesCopied = 1 << 31
 
-// inheritCopy has an entry copied at its first hit if the entry that it replaces had a copy.
+// inheritCopy makes ToCopy return true at the first hit of an entry that replaces one with a copy.
 func (e *Entry) inheritCopy(old *Entry) {
 	if old.copies != nil || old.hits.Load()&replacesCopied != 0 {
 		e.hits.Or(replacesCopied)
 	}
 }
 
-// neverCopied is the value of an entry's hits that has no form for copies. It lacks replacesCopied: an entry in its place has no copy
-// to replace.
+// neverCopied is the value of hits of an entry that must have no copy. It lacks replacesCopied: an entry that replaces this one has
+// no copy to replace.
 const neverCopied = replacesCopied - 1
 
-// NeverCopy makes ToCopy return false from now on: the entry has no form for copies.
+// NeverCopy makes ToCopy return false from now on, for an entry that must have no copy.
 func (e *Entry) NeverCopy() { e.hits.Store(neverCopied) }
 
 // ToCopy counts a hit, and reports whether a copy of the entry may be made now: at every copyEvery-th hit, and at once if the
@@ -132,7 +132,7 @@ func (e *Entry) CountCopied(hits int64, now time.Duration) {
 // Parts are an answer in wire form with the offsets of the fields that a reply changes.
 type Parts struct {
 	Packed []byte
-	// Excess is the number of bytes by which CoreDNS overestimates the length: it truncates by that length.
+	// Excess is the number of bytes by which dns.Msg.Len overestimates the length: CoreDNS truncates by dns.Msg.Len.
 	Excess int
 	// TTLs and Owners are the offsets of the TTLs and of the owner names that are copies of the question's name: two bytes
 	// each, big endian.
@@ -143,7 +143,8 @@ type Parts struct {
 	Glue, Ordered              bool
 }
 
-// Parts returns the parts of the answer without and with compression of names. The latter has no Packed if there is none.
+// Parts returns the parts of the answer without and with compression of names. compressed has no Packed if the entry has
+// no compressed answer.
 func (e *Entry) Parts() (plain, compressed Parts) {
 	plain = e.Plain.parts(int(e.plainExcess))
 	if e.compressed != nil {

@@ -34,7 +34,7 @@ func (k Kind) String() string {
 // Views returns the views of callers that get different answers.
 type Views interface {
 	// View returns the view of the caller with an address, and with the data of EDNS option 65313 (package caller) or nil.
-	// It follows the same rules as the plugins, so that the stored answer of a view equals theirs.
+	// It follows the same rules as the plugins, so that the stored answer of a view equals the plugins' answer.
 	View(from netip.Addr, option []byte) View
 }
 
@@ -97,8 +97,8 @@ type Entry struct {
 	// Gone is the time from which an expired entry is not served stale either, not before Expires; with a Voucher see
 	// StaleUntil.
 	Gone time.Duration
-	// Limit is the end of those parts of the answer that no session vouches for, 0 without such parts: the TTLs are not
-	// above the remaining time.
+	// Limit is the expiry of the parts of the answer that no session vouches for, 0 without such parts: TTLs do not
+	// exceed the time until Limit.
 	Limit time.Duration
 	// Views is set if the answer depends on the caller: this entry has no answer, and each view has an entry with a key of
 	// its own.
@@ -130,7 +130,7 @@ type Entry struct {
 	newer, older *Entry
 }
 
-// Popularity counts hits for prefetch as CoreDNS does: a pause longer than Gap starts again.
+// Popularity counts hits for prefetch as CoreDNS does: a pause longer than Gap resets the count.
 type Popularity struct {
 	// Amount is the number of hits that make an entry popular, Gap the time without a hit that resets the count, From the
 	// time since the start of the process from which a popular entry is prefetched.
@@ -154,7 +154,7 @@ func (p *Popularity) Count(now time.Duration) bool {
 	return now >= p.From && p.hits.Load() >= p.Amount
 }
 
-// Due reports whether the next hit makes Count return true, if it is now.
+// Due reports whether Count would return true for a hit now.
 func (p *Popularity) Due(now time.Duration) bool {
 	hits := int64(1)
 	if now-time.Duration(p.last.Load()) <= p.Gap {
@@ -226,8 +226,8 @@ func (e *Entry) Message(query []byte, q wire.Query, p *Patch) (*dns.Msg, error) 
 	return Unpack(*b)
 }
 
-// Memo returns the result of a function that depends on the entry's question alone, which it calls once, or more often if several
-// goroutines call Memo at the same time.
+// Memo returns the result of f, which depends on the entry's question alone. It calls f once, or more often if several goroutines
+// call Memo at the same time.
 func (e *Entry) Memo(f func() bool) bool {
 	const no, yes = 1, 2
 	known := e.memo.Load()

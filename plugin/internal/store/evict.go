@@ -23,8 +23,8 @@ func (e *Entry) maxCredit() int32 {
 	return credit
 }
 
-// use restores the credit, and that of the answers that the entry was made of: it is found instead of them. It writes only a
-// changed value, since readers share the cache line.
+// use restores the credit, and that of the answers that the entry was made of: lookups find the entry instead of them. It
+// writes only a changed value, since readers share the cache line.
 func (e *Entry) use() {
 	credit := e.maxCredit()
 	if e.credit.Load() == credit {
@@ -38,7 +38,7 @@ func (e *Entry) use() {
 	}
 }
 
-// shrink evicts entries, except a new one, until the others fit the budget.
+// shrink evicts entries, except a new one, until all entries fit the budget.
 func (s *Store) shrink(fresh *Entry) {
 	for s.bytes.Load() > s.budget.Load() && s.evict(func(o *Entry) bool { return o != fresh }) {
 	}

@@ -12,8 +12,8 @@ import (
 
 // Keyspace separates the answers of one server block from those of others.
 type Keyspace struct {
-	// ByGeneration is set if answers are stored that are valid by Generations alone: a fast path serves them, and no
-	// other plugin answers before the one that makes them.
+	// ByGeneration is set if answers that are valid by Generations alone are stored: a fast path serves them, and no
+	// plugin answers before the plugin that makes them.
 	ByGeneration atomic.Bool
 
 	store *Store
@@ -42,7 +42,7 @@ func (s *Store) NewKeyspace() *Keyspace {
 	return &Keyspace{store: s, id: s.keyspaces}
 }
 
-// Drop removes the keyspace with its entries. Put ignores it from then on.
+// Drop removes the keyspace with its entries. From then on, Put stores nothing in it.
 func (k *Keyspace) Drop() {
 	k.store.mu.Lock()
 	defer k.store.mu.Unlock()

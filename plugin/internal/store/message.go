@@ -11,10 +11,9 @@ import (
 )
 
 // QueryFromMsg sets a query from a message and appends its packed header and question to buf, which must be empty with a
-// capacity of MaxQuery. Any class is accepted; of the options, only Search is set. It returns false, since the reply is for its
-// client only, unless the message isPlain with a valid name, at most one search list of at most
-// wire.MaxSearchList bytes, and no option that may change the answer without being in the key, such as a client
-// subnet (RFC 7871).
+// capacity of MaxQuery. Any class is accepted; of the options, only Search is set. It returns false for a query whose reply is
+// for its client only: one that is not plain (isPlain), has an invalid name, several search lists, one of more than
+// wire.MaxSearchList bytes, or an option that may change the answer and is not in the key, such as a client subnet (RFC 7871).
 func QueryFromMsg(q *wire.Query, buf []byte, m *dns.Msg) ([]byte, bool) {
 	if !isPlain(m) || cap(buf) < wire.MaxQuery {
 		return nil, false
@@ -79,8 +78,8 @@ func UnkeyedOption(m *dns.Msg) (code uint16, found bool) {
 	return 0, false
 }
 
-// RemoveHop removes from the OPT record of a query all that concerns one hop, and is not part of the key: the flags except
-// DO, and the options that a server answers in its OPT record or for its transport. A server may refuse it.
+// RemoveHop removes the parts of a query's OPT record that concern one hop, and are not in the key: the version, the flags except
+// DO, and the options that a server answers in its OPT record or for its transport. A server may refuse a query with them.
 func RemoveHop(opt *dns.OPT) {
 	opt.Hdr.Ttl &= wire.DO
 	opt.Option = slices.DeleteFunc(opt.Option, func(o dns.EDNS0) bool { return isForHop(o.Option()) })

@@ -41,7 +41,7 @@ func (p *Properties) forAll() bool { return p.Views == nil && !p.View.Private }
 
 type recordedKey struct{}
 
-// Recorded has the Properties of the reply to a query, which the plugin that answers the query fills in.
+// Recorded has the Properties of the reply to a query. The plugin that answers the query fills them in.
 type Recorded struct {
 	Properties
 
@@ -76,7 +76,7 @@ func PropertiesOf(ctx context.Context, query *dns.Msg) *Properties {
 // answer this one.
 func (r *Recorded) ForAll() bool { return !r.private.Load() && r.forAll() }
 
-// MarkPrivate marks the replies to the query and to all queries that it is sent for as those of one caller.
+// MarkPrivate marks the reply to the query as one caller's, and the replies to all queries that the query was sent for.
 func MarkPrivate(ctx context.Context) {
 	for r := recordedFrom(ctx); r != nil; r = r.outer {
 		r.private.Store(true)

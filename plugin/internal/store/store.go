@@ -65,7 +65,7 @@ func (s *Store) Reserve(bytes int64) {
 // Budget returns the budget in bytes.
 func (s *Store) Budget() int64 { return s.budget.Load() }
 
-// Bytes returns the memory of all entries with their keys and buckets, in bytes.
+// Bytes returns the memory of all entries with their keys and buckets, and the reserved memory, in bytes.
 func (s *Store) Bytes() int64 { return s.bytes.Load() }
 
 // Shared is the store of the process.
@@ -154,8 +154,8 @@ func (s *Store) PutDetached(keyspace *Keyspace, key []byte, e *Entry) {
 	s.put(key, e)
 }
 
-// Attach has the session of the entry's Voucher remove the entry, at once if the answer has ended. It is called without a lock:
-// the function of the keyspace may fetch the answer again.
+// Attach makes the session of the entry's Voucher remove the entry when the answer ends, at once if it has ended. It is called
+// without a lock: the function of OnInvalidated may fetch the answer again.
 func (e *Entry) Attach() {
 	if e.Dependent != nil && e.Dependent.Stored() {
 		e.Voucher.Attach(e.Dependent)

@@ -6,7 +6,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-// plainLimit is the length in bytes of answers that fit every client, RFC 1035 section 4.2.1.
+// plainLimit is the maximum length in bytes, without an OPT record, of answers that every client receives, RFC 1035 section 4.2.1.
 const plainLimit = dns.MinMsgSize - wire.OPTLen
 
 // excess returns the bytes by which the length of a message that CoreDNS counts exceeds the packed one.
@@ -18,7 +18,7 @@ func excess(counted, packed int) int32 {
 func (e *Entry) CountedLen() int { return e.Plain.Len() + int(e.plainExcess) }
 
 // Form returns the form of the answer that the server sends to a query whose replies may have limit bytes, nil if the
-// answer has to be truncated. fragments is the length in bytes from which CoreDNS compresses names to avoid fragments.
+// answer has to be truncated. fragments is the length in bytes above which CoreDNS compresses names to avoid fragments.
 func (e *Entry) Form(q *wire.Query, p *Patch, limit, fragments int) *Answer {
 	if n := e.Plain.ReplyLen(q, p) + int(e.plainExcess); n <= limit && n <= fragments {
 		return &e.Plain

@@ -57,7 +57,7 @@ func maskUnreadable(b []byte) (masked []byte, types map[int]uint16, ok bool) {
 	return masked, types, records.IsComplete()
 }
 
-// mayBeOpaque reports whether Unpack returns unreadable data of a type as bytes. Those of other types may have compressed
+// mayBeOpaque reports whether Unpack returns unreadable data of a type as bytes. Data of other types may have compressed
 // names, which are valid in their message only (RFC 3597 section 4), or plugins expect them in the form of package dns.
 func mayBeOpaque(rrtype uint16) bool {
 	switch rrtype {

@@ -7,8 +7,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
-// link is the dependent of a Voucher's handles for an entry. A handle refers to it until the next compaction, and thus not to
-// the memory of an entry that was evicted or replaced.
+// link is the dependent of a Voucher's handles for an entry. A handle refers to the link until the next compaction of its
+// dependents, but not to the memory of an entry that was evicted or replaced.
 type link struct{ entry atomic.Pointer[Entry] } // nil once the entry is not stored any more
 
 var _ vouch.Dependent = (*link)(nil)
@@ -22,7 +22,7 @@ func (e *Entry) linkEntry() {
 	}
 }
 
-// unlinkEntry ends that the Dependent of an entry refers to it.
+// unlinkEntry removes the reference to an entry from its Dependent.
 func (e *Entry) unlinkEntry() {
 	if l, ok := e.Dependent.(*link); ok {
 		l.entry.Store(nil)
@@ -35,8 +35,8 @@ func entryOf(d vouch.Dependent) *Entry { return d.(*link).entry.Load() }
 // Stored implements vouch.Dependent.
 func (l *link) Stored() bool { return l.entry.Load() != nil }
 
-// Invalidated implements vouch.Dependent: it removes the entry, which is not fresh any more. The function of its keyspace
-// follows, once.
+// Invalidated implements vouch.Dependent: it removes the entry, which is not fresh any more, and returns the call of the
+// keyspace's function (OnInvalidated), once.
 func (l *link) Invalidated() (then func()) {
 	e := l.entry.Load()
 	if e == nil {
@@ -62,11 +62,11 @@ func (s *Store) invalidate(e *Entry) func(*Entry) {
 // Key returns the key of an entry that was stored. It is a copy.
 func (e *Entry) Key() []byte { return []byte(e.key) }
 
-// Lifetime returns the time for which clients may use an answer that they receive at a time, by its TTLs: the configured one
+// Lifetime returns the time for which clients may use an answer that they receive at a time, by its TTLs: the whole lifetime
 // while a session vouches for it, and the remaining one otherwise.
 func (e *Entry) Lifetime(now time.Duration) time.Duration {
 	if e.Vouched(now) {
-		return max(0, e.Expires-e.Stored) // of a reply that another cache has received, Expires may have passed
+		return max(0, e.Expires-e.Stored) // Expires of a reply that another cache has received may be before Stored
 	}
 	return max(0, e.Expires-now)
 }
@@ -80,8 +80,8 @@ func (e *Entry) StaleUntil(now time.Duration) time.Duration {
 	return max(e.Gone, e.Voucher.LastVouched(now)+e.Gone-e.Expires)
 }
 
-// patchVouched sets the changes to TTLs. Those of an answer for which a session vouches are as configured, but not above the
-// time until Limit. Otherwise they are decremented from the receipt, and not above the time until Expires: parts of the answer
+// patchVouched sets the changes to TTLs. While a session vouches for the answer, TTLs are not decremented, and limited to the
+// time until Limit. Otherwise they are decremented since Stored, and limited to the time until Expires: parts of the answer
 // may have been received before it was stored.
 func (e *Entry) patchVouched(p *Patch, now time.Duration) {
 	if e.Vouched(now) {

@@ -14,11 +14,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Handler is CoreDNS's handler with the option translate_all. CoreDNS's replaces AAAA records by translated A records also if
-// the name has no A records, so that the answer is empty.
+// Handler corrects CoreDNS's handler with the option translate_all, which replaces AAAA records by translated A records also
+// if the name has no A records: the answer would be empty.
 type Handler struct{ *dns64.DNS64 }
 
-// Correct returns a plugin with a Handler in place of CoreDNS's handler that needs it. Other plugins are returned as they are.
+// Correct returns a plugin with a Handler in place of CoreDNS's handler with translate_all. Other plugins are returned as they are.
 func Correct(p plugin.Plugin) plugin.Plugin {
 	return func(next plugin.Handler) plugin.Handler {
 		h := p(next)
@@ -47,7 +47,7 @@ var errNoAddress = errors.New("no A record to translate")
 // query is a query in progress.
 type query struct {
 	*dns64.DNS64
-	native *nonwriter.Writer // has the reply of the next plugins; nil if CoreDNS's handler does not look at it
+	native *nonwriter.Writer // records the reply of the next plugins; nil if CoreDNS's handler does not examine the reply
 }
 
 // next calls the next plugins, and notes where CoreDNS's handler receives their reply.

@@ -19,8 +19,8 @@ type Bound struct {
 const MaxBounds = 6
 
 // Validity is how long an answer may be served: until a time and while Generations do not advance, whichever ends first. A
-// Voucher extends it beyond the time while its session is heard, and ends it when the session reports that the answer has
-// ended. The zero value never ends.
+// Voucher extends it beyond the time while heartbeats of its session arrive, and ends it when the session reports that the
+// answer has ended. The zero value never ends.
 type Validity struct {
 	// Expires is the end in time since the start of the process (see Now), 0 for none.
 	Expires time.Duration
@@ -29,19 +29,19 @@ type Validity struct {
 	// Voucher is that of the session over which the answer was received, nil without one.
 	Voucher *vouch.Voucher
 
-	// Dependent is the stored answer with the Voucher, which the store sets; nil before. Sources are those of an answer that was
-	// made of stored answers by Join.
+	// Dependent is the stored answer with the Voucher, nil until the store sets it. Sources are the stored answers of which Join
+	// has made an answer.
 	Dependent vouch.Dependent
 	Sources   *Source
 }
 
-// Source is a stored answer of those that another one was made of.
+// Source is a stored answer of which another answer was made.
 type Source struct {
 	vouch.Dependent
 	Next *Source
 }
 
-// advanced is a Generation that differs from every Bound of it.
+// advanced is a Generation that has always advanced: the Number of its Bounds is 0.
 type advanced struct{}
 
 // Load implements Generation.
@@ -54,8 +54,8 @@ func (v *Validity) End() { v.Bounds[0] = Bound{Generation: advanced{}} }
 func (v *Validity) Ended() bool { return v.Bounds[0].Generation == advanced{} }
 
 // DependOn ends the validity when a Generation advances from its present number, or from the number at the first call
-// for it. Data that it counts must be read after the call. The validity ends at once without a Generation, or with more
-// than MaxBounds of them.
+// for this Generation. The data whose changes it counts must be read after the call. The validity ends at once without
+// a Generation, or with more than MaxBounds of them.
 func (v *Validity) DependOn(g Generation) {
 	if g == nil {
 		v.End()
@@ -87,8 +87,8 @@ func (v *Validity) until(t time.Duration) {
 	}
 }
 
-// Join ends the validity when another one ends. Two numbers of a Generation mean that it has advanced already. The joined
-// Voucher extends the validity only while those of both vouch, or until the end of the one without a Voucher.
+// Join makes the validity end when another one ends. If they have different numbers of a Generation, it has advanced already. The
+// joined Voucher extends the validity only while the Vouchers of both vouch, or until Expires of a validity without a Voucher.
 func (v *Validity) Join(other *Validity) {
 	v.Voucher = vouch.Join(v.Voucher, v.Expires, other.Voucher, other.Expires)
 	if other.Dependent != nil {
@@ -109,7 +109,7 @@ func (v *Validity) join(b Bound) {
 	for i := range v.Bounds {
 		switch v.Bounds[i].Generation {
 		case b.Generation:
-			// Of two numbers, the lower one is that from which it has advanced: a session has to report that.
+			// Of two numbers, the Generation has advanced from the lower one: a session has to report the advance.
 			v.Bounds[i].Number = min(v.Bounds[i].Number, b.Number)
 			return
 		case nil:
@@ -123,12 +123,12 @@ func (v *Validity) join(b Bound) {
 // ByGeneration reports whether the answer depends on Generations.
 func (v *Validity) ByGeneration() bool { return v.Bounds[0].Generation != nil }
 
-// Current reports whether no Generation has advanced that the answer depends on, and no session has invalidated it.
+// Current reports whether no Generation that the answer depends on has advanced, and no session has invalidated the answer.
 func (v *Validity) Current() bool {
 	return (v.Voucher == nil || !v.Voucher.Ended()) && v.counted()
 }
 
-// counted reports whether no Generation has advanced that the answer depends on.
+// counted reports whether no Generation that the answer depends on has advanced.
 func (v *Validity) counted() bool {
 	for i := range v.Bounds {
 		b := &v.Bounds[i]
@@ -148,7 +148,7 @@ func (v *Validity) Vouched(now time.Duration) bool { return v.Voucher != nil && 
 // Lapsed reports whether the answer has to be fetched again although its TTL has not expired: see vouch.Session.Retire.
 func (v *Validity) Lapsed() bool { return v.Voucher != nil && v.Voucher.Lapsed() }
 
-// Expired reports whether the time has passed that ends the validity, and no Voucher extends it.
+// Expired reports whether Expires has passed, and no Voucher extends the validity.
 func (v *Validity) Expired(now time.Duration) bool {
 	return v.Expires != 0 && now >= v.Expires && !v.Vouched(now)
 }

@@ -1,6 +1,6 @@
 // Package vouch is the end in nodecache of a session that keeps the cache of a node coherent with clusterdns (package push is the
-// other end). A Session turns the messages into the validity of answers: a Voucher vouches for an answer while its session was heard
-// lately and none of its handles was invalidated. It has no connections, no answers and no metrics.
+// other end). A Session turns the messages into the validity of answers: a Voucher vouches for an answer while heartbeats of its
+// session arrive and none of its handles is invalidated. It has no connections, no answers and no metrics.
 package vouch
 
 import (
@@ -24,13 +24,13 @@ const (
 type Session struct {
 	now   func() time.Duration // the clock of the answers' validity
 	until atomic.Int64         // the session vouches for answers until this time, on that clock
-	// vouched is the last time at which it vouched for them when until is 0.
+	// vouched is the last time at which the session vouched for answers; it applies while until is 0.
 	vouched atomic.Int64
 	lapsed  atomic.Bool // see Retire
 
 	mu      sync.Mutex
 	mirror  func(until time.Duration, lapsed bool) // see Mirror; nil without one
-	base    time.Duration                          // the earliest time that the zero of the server's clock may have, on this clock
+	base    time.Duration                          // the earliest time at which the server's clock may have been 0, on the clock of now
 	opened  bool
 	closed  bool
 	handles map[uint64]*Handle
@@ -55,7 +55,7 @@ func micros(clock uint64) time.Duration { return time.Duration(clock) * time.Mic
 
 // Heard records a heartbeat that the server sent at a time of its clock. However long the network has delayed it, the session
 // vouches for answers for Silence from the earliest time at which it may have been sent. Heard returns false if the clocks
-// have to be compared again, and vouches for nothing until then.
+// have to be compared again; the session vouches for nothing until then.
 func (s *Session) Heard(clock uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,9 +73,9 @@ func (s *Session) Heard(clock uint64) bool {
 	return true
 }
 
-// Mirror calls a function at once and after each change of the time until which the session vouches for answers, 0 if it does
-// not, and of whether its answers have lapsed. The function is called with the session locked, and replaces an earlier one; nil
-// ends that.
+// Mirror calls a function at once and after each change of its arguments: the time until which the session vouches for answers,
+// 0 if it does not, and whether its answers have lapsed. The function is called with the session locked, and replaces an
+// earlier one; nil ends the calls.
 func (s *Session) Mirror(mirror func(until time.Duration, lapsed bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,8 @@ func (s *Session) reflect() {
 	}
 }
 
-// Age returns the time since the last heartbeat was sent, at most, and whether the session vouches by one.
+// Age returns the maximum time since the last heartbeat was sent. It returns false before the first heartbeat,
+// after the end of the session, and while the clocks have to be compared.
 func (s *Session) Age() (time.Duration, bool) {
 	until := time.Duration(s.until.Load())
 	return s.now() - (until - Silence), until != 0
@@ -99,8 +100,8 @@ func (s *Session) Age() (time.Duration, bool) {
 // Vouches reports whether the session vouches for its answers at a time.
 func (s *Session) Vouches(now time.Duration) bool { return now < time.Duration(s.until.Load()) }
 
-// Voucher returns the voucher for an answer with handles, nil without any, beyond a limit or if the session has ended. It is
-// called before messages behind the answer are processed.
+// Voucher returns the voucher for an answer with handles, nil without handles, beyond maxHandles, or if the session has
+// ended. It is called before messages behind the answer are processed.
 func (s *Session) Voucher(handles []uint64) *Voucher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +123,8 @@ func (s *Session) Voucher(handles []uint64) *Voucher {
 	return v
 }
 
-// Invalidate ends the validity of the answers with any of some handles, or of all answers without any, and returns what
-// depends on them. The caller calls End.
+// Invalidate ends the validity of the answers with any of the handles, or without handles of all answers, and returns
+// the stored ones, for which the caller calls End.
 func (s *Session) Invalidate(handles []uint64) (dependents []Dependent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,13 +142,13 @@ func (s *Session) Invalidate(handles []uint64) (dependents []Dependent) {
 		}
 	}
 	if len(s.handles) == 0 {
-		s.handles = map[uint64]*Handle{} // whose memory shrinks only thus
+		s.handles = map[uint64]*Handle{} // the memory of a map does not shrink
 	}
 	return dependents
 }
 
 // Retire ends the session of a connection that is closed while both ends work: its answers lapse. They are fetched again when
-// they are used next, for no session reports their end any more; their TTL applies while that fails.
+// they are used next, for no session reports their end any more; their TTL applies while fetching them fails.
 func (s *Session) Retire() {
 	s.lapsed.Store(true)
 	s.Close()

@@ -48,7 +48,7 @@ type Dependent interface {
 // Voucher is the validity of an answer beyond its TTL. It is immutable, except for its handles.
 type Voucher struct {
 	handles []*Handle
-	limit   time.Duration // the end of the part of the answer that no session vouches for; 0 without such a part
+	limit   time.Duration // expiry of the part of the answer that no session vouches for; 0 without such a part
 }
 
 // Ended reports whether a handle was invalidated: the answer must not be served, whatever its TTL. nil has not ended.
@@ -103,8 +103,8 @@ func (v *Voucher) LastVouched(now time.Duration) time.Duration {
 	return last
 }
 
-// Session returns the session of all handles and the end of the part of the answer that no session vouches for, 0 without such a
-// part. It returns false if there are several sessions.
+// Session returns the session of all handles, and the expiry of the part of the answer that no session vouches for, 0 without
+// such a part. It returns false if there are several sessions.
 func (v *Voucher) Session() (s *Session, limit time.Duration, ok bool) {
 	for _, h := range v.handles {
 		if s != nil && h.session != s {
@@ -136,8 +136,8 @@ const (
 	handleMemory  = 88 // a handle, with its place in the session
 )
 
-// Memory returns the memory of the voucher in bytes once Attach has made an answer a dependent of its handles. A handle counts for
-// its first dependent. It is 0 for nil.
+// Memory returns the memory of the voucher in bytes once Attach has made an answer a dependent of its handles. The memory of a
+// handle itself counts for its first dependent. Memory returns 0 for nil.
 func (v *Voucher) Memory() int {
 	if v == nil {
 		return 0
@@ -158,7 +158,7 @@ func (h *Handle) isUnused() bool {
 	return len(h.dependents) == 0
 }
 
-// minCompact is the number of dependents of a handle from which those that are not stored any more are removed.
+// minCompact is the number of dependents of a handle from which attach removes dependents that are not stored any more.
 const minCompact = 8
 
 // attach adds a dependent, and returns false if the handle was invalidated.
@@ -169,7 +169,7 @@ func (h *Handle) attach(d Dependent) bool {
 	case h.ended.Load():
 		return false
 	case h.session.closed:
-		return true // nothing will end it
+		return true // the session reports no end any more
 	}
 	if len(h.dependents) >= max(minCompact, h.compactAt) {
 		stored := h.dependents[:0]
@@ -185,8 +185,8 @@ func (h *Handle) attach(d Dependent) bool {
 	return true
 }
 
-// Join returns the voucher for an answer that was made of two answers, each with its voucher or nil, and the time at which its
-// TTL expires, 0 for none: it is nil if neither has one.
+// Join returns the voucher for an answer that was made of two answers, given the voucher of each, or nil, and the time at
+// which its TTL expires, 0 for none. It returns nil without vouchers.
 func Join(a *Voucher, aExpires time.Duration, b *Voucher, bExpires time.Duration) *Voucher {
 	if a == nil && b == nil {
 		return nil

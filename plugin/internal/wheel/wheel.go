@@ -14,7 +14,7 @@ const (
 	levels    = 3
 	levelBits = 8 // of the slots of a level
 	slots     = 1 << levelBits
-	// horizon is the number of ticks of all levels, 4.6 hours. Later deadlines are checked earlier, and added again.
+	// horizon is the range of all levels in ticks, 4.6 hours. Deadlines beyond it are added again at its end.
 	horizon = 1 << (levels * levelBits)
 )
 
@@ -36,8 +36,8 @@ type Deadline struct {
 	set        bool
 }
 
-// Wheel has deadlines in slots of a millisecond, a deadline further away in slots of 256 ms or 65 s, from which it moves to
-// shorter ones. Its methods may be called concurrently.
+// Wheel has deadlines in slots of 1 ms, and those further away in slots of 256 ms or 65 s. When a longer slot is due, its
+// deadlines move to shorter slots. The methods may be called concurrently.
 type Wheel struct {
 	start time.Time // of tick 0
 
@@ -57,7 +57,7 @@ func New() *Wheel { return &Wheel{start: time.Now()} }
 var Process = New()
 
 // Set sets or changes a deadline, which expires up to 2 ms after the time, never before it. It returns true if the deadline
-// was not set before: Expired is called once more.
+// was not set: one more call of Expired is due.
 func (w *Wheel) Set(d *Deadline, at time.Time) (added bool) {
 	ticks := int64((at.Sub(w.start) + tick - 1) / tick)
 	w.mu.Lock()
@@ -167,7 +167,7 @@ func (w *Wheel) advance(to int64, due []Owner) []Owner {
 	return due
 }
 
-// empty moves the deadlines of a slot to shorter ones, or appends the owners of expired ones to due.
+// empty moves the deadlines of a slot to shorter slots, or appends the owners of expired ones to due.
 func (w *Wheel) empty(level int, slot uint8, due []Owner) []Owner {
 	for d := w.slots[level][slot]; d != nil; d = w.slots[level][slot] {
 		w.remove(d)
@@ -201,12 +201,12 @@ type slotSet [slots / 64]uint64
 func (s *slotSet) add(slot uint8)    { s[slot/64] |= 1 << (slot % 64) }
 func (s *slotSet) remove(slot uint8) { s[slot/64] &^= 1 << (slot % 64) }
 
-// ahead returns the distance from a slot to the next one of the set, from 1 to 256 for the slot itself, or 0.
+// ahead returns the distance from a slot to the next slot of the set: 1 to 255, 256 for the slot itself, 0 for an empty set.
 func (s *slotSet) ahead(slot uint8) int64 {
 	from := slot + 1
 	for i := range len(s) + 1 {
 		word := s[(int(from/64)+i)%len(s)]
-		skip := 64*i - int(from%64) // from the first slot of the word
+		skip := 64*i - int(from%64) // distance to the first slot of the word
 		switch i {
 		case 0:
 			word = word >> (from % 64) << (from % 64)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Replace replaces a file by one that write writes. The present file remains until the new one is complete.
+// Replace replaces a file by the output of write. The present file remains until the new one is complete.
 func Replace(path string, write func(io.Writer) error) (err error) {
 	f, err := create(path)
 	if err != nil {
@@ -56,7 +56,7 @@ func create(path string) (*os.File, error) {
 	return os.CreateTemp(filepath.Dir(path), filepath.Base(path)+temporary)
 }
 
-// leftover is the age from which a temporary file is that of a process that has ended.
+// leftover is the age from which a temporary file counts as left by a process that has ended.
 const leftover = time.Minute
 
 // Check returns an error if the file cannot be written, and removes the temporary files of processes that were killed.
@@ -91,7 +91,7 @@ func escape(path string) string {
 	return string(b)
 }
 
-// ignore returns nil instead of an error that means nothing here.
+// ignore returns nil for an ignored error, and other errors unchanged.
 func ignore(err, ignored error) error {
 	if errors.Is(err, ignored) {
 		return nil

@@ -129,7 +129,7 @@ func checkStrings(b []byte) (excess int, ok bool) {
 	return excess, true
 }
 
-// checkCAA checks a tag of letters and digits and a value, RFC 8659 section 4.1. Package dns changes backslashes.
+// checkCAA checks a tag of letters and digits, and a value without backslashes, which package dns changes, RFC 8659 section 4.1.
 func checkCAA(b []byte) (excess int, ok bool) {
 	if len(b) == 0 {
 		return 0, false

@@ -2,7 +2,7 @@ package wire
 
 import "encoding/binary"
 
-// maxPointers is the maximum number of compression pointers in one name, that of package dns.
+// maxPointers is the maximum number of compression pointers in one name, as in package dns.
 const maxPointers = 126
 
 // pointer are the bits of the first byte of a compression pointer, RFC 1035 section 4.1.4.
@@ -10,7 +10,7 @@ const pointer = 0xc0
 
 // Results of labelsEnd.
 const (
-	badLabel = -1 // a label of a reserved type, or a name of more bytes
+	badLabel = -1 // a label of a reserved type, or a name of more than limit bytes
 	cutOff   = -2 // the message ends within the labels
 )
 

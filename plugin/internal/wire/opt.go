@@ -30,7 +30,7 @@ func FindOPT(b []byte) (opt OPT, ok bool) {
 // IsPresent reports whether the message has an OPT record.
 func (o OPT) IsPresent() bool { return o.End > 0 }
 
-// IsOPT reports whether b begins with an OPT record, apart from its options.
+// IsOPT reports whether b begins with the fixed part of an OPT record.
 func IsOPT(b []byte) bool {
 	return len(b) >= OPTLen && b[0] == 0 && binary.BigEndian.Uint16(b[1:]) == TypeOPT
 }

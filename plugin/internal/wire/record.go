@@ -5,8 +5,8 @@ import "encoding/binary"
 // classIN is the class of the Internet, RFC 1035 section 3.2.4.
 const classIN = 1
 
-// Record has the offsets of the parts of a resource record in its message, RFC 1035 section 4.1.3. A message without compression of
-// names may be longer than MaxMessage.
+// Record has the offsets of the parts of a resource record in its message, RFC 1035 section 4.1.3. They have 32 bits, since a
+// message without compression of names may be longer than MaxMessage.
 type Record struct {
 	Type             uint16
 	Owner, Data, End uint32
@@ -34,7 +34,7 @@ type Reader struct {
 	Section Section
 
 	b    []byte
-	next int // offset of the next record, 0 if it is malformed, beyond the message if that ends within it
+	next int // offset of the next record, 0 if it is malformed, beyond the message if the message ends within the record
 	left int // number of records in the section
 }
 
@@ -94,7 +94,7 @@ func (r *Reader) isWhole() bool { return r.IsComplete() && r.next == len(r.b) }
 type Body struct {
 	Bytes   []byte
 	Records []Record
-	First   [Sections + 1]int // indices of the first record of each section, and their number
+	First   [Sections + 1]int // indices of the first record of each section, and the number of records
 }
 
 // ReadBody returns a message with its records, which it appends to records[:0]. It returns false for a message that does not end

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// maxPlain is the maximum length in bytes of a reply without compression of names. Pointers reach all of it.
+// maxPlain is the maximum length in bytes of a reply without compression of names. Compression pointers reach all offsets in it.
 const maxPlain = 1<<14 - 1
 
 // Reply is a parsed reply: the message as it was received, and the same without compression of names and without the OPT
@@ -22,13 +22,13 @@ type Reply struct {
 	Ordinary bool
 	// Escapes reports that the presentation form of a name has escapes.
 	Escapes bool
-	// AnyCase reports that all names are in lower case, except the question's name in the query.
+	// AnyCase reports that all names are in lower case, except the question's name and owner names that equal it.
 	AnyCase bool
 
 	plain   []byte // without compression; the question's name is in lower case, also as the owner of records
 	nameLen int    // length of the question's name
 	records []Record
-	first   [Sections + 1]int // indices in records of the first record of each section, and their number
+	first   [Sections + 1]int // indices in records of the first record of each section, and the number of records
 	excess  int               // bytes by which dns.Msg.Len overestimates the length of a message without Escapes
 
 	compressed        []byte
@@ -51,7 +51,7 @@ func (r *Reply) Options() []byte { return r.Message[r.OPT.Data:r.OPT.End] }
 func (r *Reply) Plain() Body { return Body{r.plain, r.records, r.first} }
 
 // Excess returns the number of bytes by which dns.Msg.Len overestimates the length of Plain, by text with escapes in records of
-// type TXT, and by signatures. Escapes in names are not counted.
+// type TXT, and by signatures and keys. Escapes in names are not counted.
 func (r *Reply) Excess() int { return r.excess }
 
 // Name returns the question's name in lower case.
@@ -114,8 +114,8 @@ func (r *Reply) Parse(b []byte) bool {
 	return r.Ordinary
 }
 
-// Read sets Message, Rcode and OPT for a reply that package dns has accepted, with one question. All else is that of an earlier
-// message. It returns false for a message with trailing bytes.
+// Read sets Message, Rcode and OPT for a reply that package dns has accepted, with one question. All other fields are those of
+// an earlier message. It returns false for a message with trailing bytes.
 func (r *Reply) Read(b []byte) (ok bool) {
 	r.Message, r.Ordinary, r.Rcode = b, false, int(b[RcodeAt]&RcodeMask)
 	if r.OPT, ok = FindOPT(b); r.OPT.IsPresent() {
@@ -295,7 +295,7 @@ func (r *Reply) RemoveOptions(remove func(code uint16) bool) {
 	EndOPT(r.Message, int(r.OPT.Owner))
 }
 
-// HasOption reports whether the OPT record has an option of which a function returns true.
+// HasOption reports whether the OPT record has an option with a code for which a function returns true.
 func (r *Reply) HasOption(is func(code uint16) bool) bool {
 	for options := r.Options(); len(options) > 0; {
 		code, _, rest, ok := CutOption(options)

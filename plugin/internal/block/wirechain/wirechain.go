@@ -110,8 +110,8 @@ func WithResult(ctx context.Context, query *dns.Msg, result any) context.Context
 	return context.WithValue(ctx, resultKey{}, passed{query, result})
 }
 
-// Result returns the result with which a query was passed to the plugin chain, nil without one. Plugins such as dns64 send
-// queries of their own in the context of the client's query, which have none.
+// Result returns the result with which a query was passed to the plugin chain, nil without one. Queries that plugins such
+// as dns64 send in the context of the client's query have none.
 func Result(ctx context.Context, query *dns.Msg) any {
 	if r, ok := ctx.Value(resultKey{}).(passed); ok && r.query == query {
 		return r.result

@@ -38,7 +38,7 @@ const (
 
 var log = clog.NewWithPlugin("health") // the directive that serves it
 
-// explaining has a place for each explanation at a time.
+// explaining limits the number of explanations at a time.
 var explaining = make(chan struct{}, 2)
 
 // Serve answers a request with the explanations of a question: those of the name itself, or those of the candidates that the
@@ -66,7 +66,7 @@ func Serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%d explanations are running: try again", cap(explaining)), http.StatusTooManyRequests)
 		return
 	}
-	// The deadlines of the server end before; that for reading would cancel the request.
+	// The server's own deadlines are shorter, and the one for reading would cancel the request.
 	deadline, control := time.Now().Add(timeout+writeTimeout), http.NewResponseController(w)
 	if err := errors.Join(control.SetReadDeadline(deadline), control.SetWriteDeadline(deadline)); err != nil {
 		log.Debugf("The deadlines of an explanation are those of the server: %v", err)
@@ -89,7 +89,7 @@ func Serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, report) // the client is gone
 }
 
-// question is what a client's resolver is to find.
+// question is a name that a client's resolver looks up, with the parameters of the request.
 type question struct {
 	explain.Query
 	search []string // of the request; empty for the list of the client

@@ -1,5 +1,5 @@
-// Package pushtest has a Generation whose changes are made by tests of sessions, on both sides. Input is
-// calls of Advance; output is the number, and calls of the watcher. Only tests import it; it imports nothing of this module.
+// Package pushtest has a Generation that tests of both ends of sessions change. Input is calls of Advance; output is the
+// number, and calls of the watcher. Only tests import it; it imports nothing of this module.
 package pushtest
 
 import (

@@ -11,7 +11,7 @@ import (
 )
 
 // compose returns the reply to the client's question, in wire form without compression of names and without an OPT record. Its ID,
-// and the flags that are the client's, are those of the candidate's reply.
+// RD and CD are those of the candidate's reply, not yet the client's.
 func (k *walk) compose(out *outcome) ([]byte, error) {
 	r := out.reply
 	count, records := r.answers()
@@ -85,7 +85,7 @@ func ttlOf(records []byte) uint32 {
 // soaMinimum is the length of the last field of a SOA record, RFC 1035 section 3.3.13.
 const soaMinimum = 4
 
-// expire makes a negative answer one that no cache stores, RFC 2308 section 5.
+// expire sets the TTL and the minimum of the SOA record to 0, so that no cache stores a negative answer (RFC 2308 section 5).
 func expire(b []byte) {
 	for r := wire.Records(b); r.Next(); {
 		if r.Section == wire.Authority && r.Type == dns.TypeSOA {
@@ -95,8 +95,8 @@ func expire(b []byte) {
 	}
 }
 
-// aliasTTL returns the TTL of an alias to a record with a TTL, in seconds: a name that does not exist now may exist before
-// the record expires.
+// aliasTTL returns the TTL of an alias to a record, given the record's TTL, in seconds: an earlier candidate that does not
+// exist now may exist before the record expires.
 func (out *outcome) aliasTTL(record uint32) uint32 {
 	if out.validity.Ended() {
 		return record

@@ -12,12 +12,12 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
-// walkTime bounds a walk: no further candidate is queried after it. Resolvers time out after 5 seconds by default, and
-// retry; caches answer the first candidates then.
+// walkTime is the time after which a walk queries no further candidate. Resolvers time out after 5 seconds by default,
+// and retry; at the retry, caches answer the first candidates.
 const walkTime = 4 * time.Second
 
-// longWait is the time after which a failure applies to the whole run of candidates: the server is slow, and each query
-// would add its timeout.
+// longWait is the time after which the failure of a candidate applies to its whole run of candidates: the server is
+// slow, and each further query would add its timeout.
 const longWait = 250 * time.Millisecond
 
 // walk is the order of the queries for the candidates of a question, and the result. It sends no queries, so that it needs
@@ -33,18 +33,18 @@ type walk struct {
 
 	// The candidate that is being queried:
 	at       int           // index in names
-	run      int           // number of candidates from it on that one server answers
+	run      int           // number of candidates that one server answers, from this one on
 	queried  time.Duration // time of the first query for it
 	suffixes []byte        // search list in the query, nil without one
-	related  int           // number of the related type in the query, from 1; 0 for the client's type
+	related  int           // position of the queried type in searchlist.RelatedTypes, from 1; 0 for the client's type
 	querying bool          // the reply to the query has not been received
 	first    *reply        // for the client's type, while related types are queried
 	passed   any           // wirechain.Result for the query, if a wire handler has passed it to the plugin chain
 
 	validity validity.Validity // joined from the replies until now
-	waits    bool              // queries wait for a candidate
+	waits    bool              // queries wait for a candidate's name, see reply.waits
 	lifetimes
-	// The first reply of a candidate that is absent, that exists without data, and that has failed.
+	// The first reply for an absent candidate, for a candidate without data, and for a failed candidate.
 	absent, empty, failed *reply
 	outcome               *outcome // at the end
 }
@@ -75,7 +75,8 @@ func (k *walk) qtype() uint16 {
 	return k.original.Qtype
 }
 
-// next reports whether there is a query, and moves to the next candidate if necessary. Otherwise the walk has its outcome.
+// next reports whether there is a query to send, and moves to the next candidate if necessary. Without a query to send,
+// the walk has its outcome.
 func (k *walk) next() bool {
 	for !k.querying && k.outcome == nil {
 		switch {
@@ -93,7 +94,7 @@ func (k *walk) next() bool {
 	return k.querying
 }
 
-// begin starts with a candidate and the run of candidates after it.
+// begin announces the query for a candidate, with a search list if several candidates are in its run.
 func (k *walk) begin() {
 	k.queried, k.querying, k.suffixes = validity.Now(), true, nil
 	if k.run = k.runLength(); k.run > 1 {
@@ -115,7 +116,7 @@ func (k *walk) runLength() (n int) {
 	return n
 }
 
-// receive processes the reply to the query. own is the validity of the reply, which forAll callers get.
+// receive processes the reply to the query. own is the validity of the reply; forAll is set if all callers get the same reply.
 func (k *walk) receive(r *reply, own *validity.Validity, forAll bool) {
 	k.querying, k.passed = false, nil
 	r.name, r.status = k.name(), k.statusOf(r)
@@ -138,7 +139,7 @@ func (k *walk) receive(r *reply, own *validity.Validity, forAll bool) {
 }
 
 // isTried reports whether the server has tried the candidates of a search list: it supports the option. If a candidate has
-// data, the reply is set to be its reply.
+// data, isTried makes the reply the one for that candidate.
 func (k *walk) isTried(r *reply) bool {
 	if r.status == failed {
 		return false
@@ -178,7 +179,7 @@ func (k *walk) conclude() {
 	k.move(r, n)
 }
 
-// move moves on after the reply for n candidates.
+// move ends the walk if the reply for n candidates has data, and otherwise continues with the candidate after them.
 func (k *walk) move(r *reply, n int) {
 	k.first, k.related = nil, 0
 	if r.status == hasData {
@@ -203,8 +204,8 @@ func (k *walk) add(r *reply) {
 
 // lifetimes limit the time for which clients may use the result of a walk.
 type lifetimes struct {
-	limit   time.Duration // the end of those replies that no session vouches for, 0 without such replies
-	vouched time.Duration // the minimum lifetime of the other replies, 0 without such replies
+	limit   time.Duration // earliest expiry of the replies that no session vouches for, 0 without such replies
+	vouched time.Duration // minimum lifetime of the replies that a session vouches for, 0 without such replies
 }
 
 // outcome is the result of a walk.
@@ -216,7 +217,7 @@ type outcome struct {
 	reply    *reply
 	stored   bool              // the reply is stored as the answer to the question already; the fast path serves it
 	validity validity.Validity // joined from all replies of the walk
-	waits    bool              // no candidate was found, and queries wait for one
+	waits    bool              // no candidate was found, and queries wait for one of the names
 	lifetimes
 }
 
@@ -233,7 +234,7 @@ func (k *walk) found(i int, r *reply) *outcome {
 	return out
 }
 
-// notFound returns the outcome without a candidate with data. A failure has precedence, since the candidate may have data.
+// notFound returns the outcome without a candidate with data. A failure has precedence, since the failed candidate may have data.
 func (k *walk) notFound() *outcome {
 	out := &outcome{result: failure, reply: k.failed, validity: k.validity, waits: k.waits, lifetimes: k.lifetimes}
 	switch {

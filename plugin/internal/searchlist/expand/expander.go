@@ -1,8 +1,8 @@
-// Package expand answers a query with the first candidate of a search list that has data, so that the client's resolver
-// does not query them one by one. Input is a query, a base and suffixes; output is one reply, which is stored until the
-// validity of a candidate's reply ends. Candidates are queried through the server, from the first to the bare name. A query
-// is a message of the plugin chain or in wire form, and so are those for its candidates; the chain continues what the wire
-// form cannot handle. The package does not depend on the source of the list, and imports neither plugins nor Kubernetes.
+// Package expand answers a query with the first candidate of a search list that has data, so that the client's resolver does
+// not query them one by one. Input is a query, a base and suffixes; output is one reply, which is stored until the validity of
+// a candidate's reply ends. Candidates are queried through the server, from the first to the bare name. A client's query and
+// the queries for its candidates are messages of the plugin chain or in wire form; the chain continues an expansion that the
+// wire form cannot handle. The package does not depend on the source of the list, and imports neither plugins nor Kubernetes.
 package expand
 
 import (
@@ -23,8 +23,8 @@ type Expander struct {
 	Next   plugin.Handler
 	// Block is the server block, set by Setup. Answers are stored in its keyspace.
 	Block *block.Block
-	// Zones are zones with a single server for all names, fully qualified: one query with a search list is for
-	// several candidates.
+	// Zones are zones, fully qualified, in which one server answers for all names: one query with a search list
+	// is for several candidates.
 	Zones []string
 	// Metrics counts the expansions.
 	Metrics *Metrics

@@ -17,7 +17,7 @@ type result int
 
 const (
 	success   result = iota
-	noData           // the name that was found has no data of the queried type
+	noData           // a candidate exists, without data of the queried type
 	nameError        // no candidate exists
 	failure          // no candidate has data, and queries for some have failed
 )

@@ -22,7 +22,7 @@ type status int
 const (
 	absent  status = iota // NXDOMAIN
 	exists                // NODATA
-	hasData               // the candidate is the result: it has data, or is an address with data of the other family
+	hasData               // the candidate is the result: it has data of the queried or of a related type, or its reply is truncated
 	failed
 )
 
@@ -30,17 +30,17 @@ const (
 type reply struct {
 	packed []byte // without compression of names and without an OPT record; nil if no plugin wrote a reply
 	rcode  int    // NOERROR without a reply
-	list   []byte // the data of the search list, nil unless there is exactly one
+	list   []byte // the data of the search list option, nil unless there is exactly one
 	errors []byte // the extended errors (RFC 8914), as EDNS options
 
 	status status
 	name   string       // of the candidate
-	alias  string       // the target of an alias in front that is not a part of the reply, "" for none
+	alias  string       // target of a leading CNAME record that is not a part of the reply, "" for none
 	offset int          // of the candidate in the run
 	serial store.Serial // of the zone
 	stored bool         // the reply is stored as the answer to the name, by a cache or by the Expander
 	waits  bool         // the reply is negative, and queries wait for the name: see store.Entry.Waits
-	// lifetime is the time for which clients may use a reply for which a session vouches, by its TTLs.
+	// lifetime is the time by the TTLs for which clients may use the reply while a session vouches for it.
 	lifetime time.Duration
 	err      error
 }
@@ -60,7 +60,7 @@ func entryReply(e *store.Entry, p *store.Patch, q *wirechain.Request) *reply {
 }
 
 // messageReply returns the reply of the plugin chain to a question; m is nil if no plugin wrote one. A reply that cannot be
-// packed fails as one that was not written.
+// packed is a failure, like a missing reply.
 func messageReply(m *dns.Msg, question dns.Question, err error) *reply {
 	if m == nil {
 		return &reply{err: err}
@@ -123,7 +123,8 @@ func (r *reply) isNone() bool { return r.packed == nil }
 // isTruncated reports whether the reply has the flag TC.
 func (r *reply) isTruncated() bool { return !r.isNone() && r.packed[wire.FlagsAt]&wire.TC != 0 }
 
-// answers returns the number of records in the answer section, and the records of all sections, without the alias.
+// answers returns the number of records in the answer section, and the records of all sections, both without the
+// CNAME record to alias.
 func (r *reply) answers() (count int, records []byte) {
 	if r.isNone() {
 		return 0, nil
@@ -148,7 +149,8 @@ func (r *reply) hasAnswer() bool {
 	return count > 0
 }
 
-// setName sets the candidate that the reply to a run is for. An alias to it is no longer a part of the reply.
+// setName sets the candidate that the reply to a run is for. If it is not the first of the run, a leading CNAME
+// record to it is no longer a part of the reply.
 func (r *reply) setName(name string) {
 	if !strings.EqualFold(r.name, name) {
 		r.name, r.alias = name, name
@@ -179,8 +181,8 @@ func (k *walk) isForeign(name string) bool {
 	return !k.zones.Serves(name) && k.zones.ZoneOf(name) == ""
 }
 
-// join joins own, the validity of a reply, with that of the walk. A reply that no cache stores, and that no Generation counts,
-// expires at once: an alias that depends on it has the TTL 0.
+// join joins own, the validity of a reply, with that of the walk. A reply that no cache has stored, and that depends on no
+// Generation, expires at once: an alias that depends on it has the TTL 0.
 func (k *walk) join(r *reply, own *validity.Validity, forAll bool) {
 	v := &k.validity
 	switch {
@@ -195,8 +197,8 @@ func (k *walk) join(r *reply, own *validity.Validity, forAll bool) {
 	}
 }
 
-// joinLifetime joins the time for which clients may use a reply with that of the walk. While a session vouches for the reply,
-// it is that of the reply, however long ago that was received.
+// joinLifetime joins the time for which clients may use a reply with that of the walk: the whole lifetime of the reply while
+// a session vouches for it, however long ago it was received, and otherwise the time until it expires.
 func (k *walk) joinLifetime(r *reply, own *validity.Validity) {
 	switch {
 	case own.Expires == 0:

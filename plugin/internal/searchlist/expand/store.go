@@ -42,7 +42,7 @@ func (k *key) fresh() *store.Entry {
 	return nil
 }
 
-// store stores the reply to a query until the reply for one of its candidates ends. A reply with extended errors is not
+// store stores the reply to a query until the validity of a candidate's reply ends. A reply with extended errors is not
 // stored: the stored answer would not have them.
 func (x *Expander) store(k *key, composed []byte, out *outcome) {
 	if !k.storable(out) || len(out.reply.errors) > 0 {
@@ -53,9 +53,9 @@ func (x *Expander) store(k *key, composed []byte, out *outcome) {
 	}
 }
 
-// storable reports whether the reply to a query is stored, unless it has extended errors. One that has ended since it was made is
-// stored as well, unless a fresh one is: it answers no query, but the session of the node's cache that receives this reply reports
-// the end to it.
+// storable reports whether the reply to a query is stored if it has no extended errors. A reply that has ended since it was made
+// is stored, too, unless a fresh one is stored already: it answers no query, but the session with the node's cache that receives
+// this reply reports the end.
 func (k *key) storable(out *outcome) bool {
 	if out.stored || len(k.bytes) == 0 {
 		return false

@@ -112,7 +112,7 @@ func (w *wireWalk) Pass(b *batch.Batch, _ *wirechain.Request, result any) {
 	w.proceed(b)
 }
 
-// proceed continues the walk after an answer, unless ServeWire has not returned: then its caller does.
+// proceed continues the walk after an answer. If ServeWire has not returned, its caller continues the walk.
 func (w *wireWalk) proceed(b *batch.Batch) {
 	if !w.state.CompareAndSwap(sending, answered) {
 		w.run(b)
