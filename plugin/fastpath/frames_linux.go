@@ -69,7 +69,7 @@ func (p *poller) serve(c *connection, events uint32) {
 		case readFull:
 			c.again()
 		case readShort:
-			if events&unix.EPOLLRDHUP != 0 { // the end may not cause another event
+			if events&unix.EPOLLRDHUP != 0 { // the client's FIN may not cause another event
 				continue
 			}
 		case readEmpty:
@@ -196,8 +196,8 @@ func (f *frames) consume(c *connection, s *server, data []byte) (more bool) {
 	return c.received(f.now, c.queries > before, c.queries-c.keepalives > active) && more
 }
 
-// received records that bytes were received, and that messages among them were handled, some of which are activity, and
-// reports whether the connection is open.
+// received records that bytes were received, given whether messages among them were handled and whether some of these are
+// activity. It reports whether the connection is open.
 func (c *connection) received(now time.Duration, handled, active bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -309,7 +309,7 @@ func (f *frames) appendNotified(c *connection, s *server, query []byte) *store.A
 	return form
 }
 
-// addOption adds edns-tcp-keepalive to the answer if the client receives it.
+// addOption adds edns-tcp-keepalive to the answer if announces reports it.
 func (f *frames) addOption(c *connection, s *server, keepAlive bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,8 +27,8 @@ const (
 	maxHeldQuery = 512
 )
 
-// held is a query that waits for a name, without a goroutine: it has no place in the queue of the process. It is a reference
-// of its server. Fields without another guard are guarded by the table's mutex.
+// held is a query that waits for a name, without a goroutine: it has no place in the queue of the process. It counts in the
+// references of its server. Fields without another guard are guarded by the table's mutex.
 type held struct {
 	wheel.Deadline
 
@@ -44,7 +44,7 @@ type held struct {
 	connection               *connection // over TCP
 	newerOnConn, olderOnConn *held
 
-	result prometheus.Counter // of the counters, after the query was released
+	result prometheus.Counter // incremented when a released query is answered, nil for none
 	next   *held              // in the list of released queries
 }
 
@@ -53,14 +53,14 @@ type heldName struct {
 	key         heldKey
 	waiter      push.Waiter
 	first, last *held // in the order of their arrival
-	changed     bool  // the name is in the list of those to be looked up again
+	changed     bool  // the name is in heldTable.changed
 }
 
 // heldKey is the key of a heldName.
 type heldKey struct {
 	plugin block.NameAwaiter
-	name   string // in wire form and lower case, and the search list of its queries
-	length int    // of the name
+	name   string // in wire form and lower case, then the search list of its queries
+	length int    // of the name without the list
 }
 
 // heldTable has the queries that wait for names.
@@ -85,7 +85,7 @@ func newHeldTable(limit, perSource int) *heldTable {
 	}
 }
 
-// awaitsNames reports whether queries of a type wait for names. Others are rare, and answered at once.
+// awaitsNames reports whether queries of a type wait for names. Queries of other types are rare, and answered at once.
 func awaitsNames(qtype uint16) bool {
 	return qtype == dns.TypeA || qtype == dns.TypeAAAA || qtype == dns.TypeSRV
 }
@@ -134,7 +134,7 @@ func (t *heldTable) add(l *lookup, r *request, name []byte, w block.NameWait) (a
 	h := newHeld(r, &l.route.waits)
 	t.link(n, h)
 	wheel.Process.Set(&h.Deadline, end)
-	if c := h.connection; c != nil && c.closed.Load() { // after it was counted: see releaseConnection
+	if c := h.connection; c != nil && c.closed.Load() { // after link has incremented heldCount: see releaseConnection
 		t.release(h, nil)
 	}
 	return true, false
@@ -223,7 +223,7 @@ func (t *heldTable) link(n *heldName, h *held) {
 	h.counters.Waiting.Inc()
 }
 
-// unlink removes a query from where link has added it. The mutex is locked.
+// unlink removes a query from its name and its connection; answered removes it from its source. The mutex is locked.
 func (t *heldTable) unlink(h *held) {
 	n := h.name
 	if h.older != nil {

@@ -51,13 +51,13 @@ type client struct {
 	list // the waiting queries
 }
 
-// load is what a running query counts.
+// load is how a running query counts for the limits.
 type load struct {
 	places int
 	wire   int // 1 in the wire handlers, 0 in the plugin chain
 }
 
-// loadOf returns the load of a query. In a Queue with a limit, all queries have the same places.
+// loadOf returns the load of a query. In a Queue with a limit, all queries have the same number of places.
 func (q *Queue) loadOf(wire bool) load {
 	l := load{places: q.places.chainPlaces}
 	if wire {
@@ -69,8 +69,8 @@ func (q *Queue) loadOf(wire bool) load {
 	return l
 }
 
-// HandOver starts or queues a client's query. wire is set for one that is for the wire handlers, which needs less memory. The
-// Ticket is the query's, and not in use.
+// HandOver starts or queues a client's query. wire is set for a query for the wire handlers, which needs less memory. The Ticket
+// is the query's own, and not in use.
 func (q *Queue) HandOver(b *batch.Batch, t *Ticket, query Query, from netip.Addr, wire bool) {
 	t.query = query
 	runs, dropped := q.add(t, from, wire)
@@ -159,8 +159,8 @@ func (q *Queue) admits(c *client, l load) bool {
 	return l.wire == 0 || q.Capacity == nil || q.forwards(c)
 }
 
-// forwards reports whether the upstreams can have another query of a client in progress. Clients have shares of their
-// capacity, as they have of the places.
+// forwards reports whether the upstreams can have another query of a client in progress. A client has a share of the upstreams'
+// capacity, as it has of the places.
 func (q *Queue) forwards(c *client) bool {
 	capacity := min(q.Capacity(), q.places.maxRunning)
 	free := capacity - q.wire

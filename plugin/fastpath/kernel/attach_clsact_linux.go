@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Priorities of the filter among those of an interface: the kernel calls the one with the lowest number first. Filters of
-// programs that request none get one below the others.
+// Priorities of the filter among those of an interface: the kernel calls the filter with the lowest number first. A filter that
+// requests no priority gets a number below the others.
 const (
 	filterPriority = 5300
 	firstPriority  = 1

@@ -24,7 +24,7 @@ func (e *KernelError) Error() string { return e.Operation + ": " + e.Err.Error()
 
 func (e *KernelError) Unwrap() error { return e.Err }
 
-// gone reports whether an operation failed since the interface has been removed.
+// gone reports whether an operation failed because the interface has been removed.
 func gone(err error) bool { return errors.Is(err, unix.ENODEV) }
 
 // Programs are the loaded programs of answer.c, and the map by which the second one calls the first. The caller closes them
@@ -123,8 +123,8 @@ func (h *hook) own() ebpf.ProgramID {
 	return h.answer
 }
 
-// attach attaches the program at the ingress of an interface, which has these programs. Filters of instances that have ended
-// are removed. The attachment ends with the process: the kernel closes a link, and empties the map of a filter.
+// attach attaches the program at the ingress of an interface, given the programs of the interface. Filters of instances that have
+// ended are removed. The attachment ends with the process: the kernel closes a link, and empties the map of a filter.
 func (h *hook) attach(l netlink.Link, present []Program) (*attachment, error) {
 	a := &attachment{interf: l}
 	err := h.removeLeftovers(l, present)

@@ -136,8 +136,8 @@ func (l *lister) links() ([]netlink.Link, error) {
 	return all, nil
 }
 
-// uplinks returns the indices of the interfaces of the default routes. Of a node that is itself a container they are veths, too, whose
-// peers are not in pods.
+// uplinks returns the indices of the interfaces of the default routes. On a node that is itself a container, these are veths, too,
+// whose peers are not in pods.
 func (l *lister) uplinks() (map[int]bool, error) {
 	all := map[int]bool{}
 	for _, a := range [...]net.IP{net.IPv4(192, 0, 2, 1), net.ParseIP("2001:db8::1")} { // of documentation, RFC 5737 and RFC 3849
@@ -268,7 +268,7 @@ func (l *lister) identify(id ebpf.ProgramID) identity {
 		l.were[id] = true
 	}
 	if l.were[id] && i.name == "" {
-		i.name = answerName // a filter has its name itself
+		i.name = answerName // a listed filter has its own name
 	}
 	l.known[id] = i
 	return i
