@@ -17,7 +17,7 @@ import (
 // Limits of the queries that wait for names. Beyond them, a query is answered at once.
 const (
 	maxHeld = 100_000 // of the process
-	// maxHeldPerSource limits those of a source address. A node's cache is one source for all pods of the node, and sends equal
+	// maxHeldPerSource limits the queries of a source address. A node's cache is one source for all pods of the node, and sends equal
 	// queries once.
 	maxHeldPerSource = 1000
 	// heldFraction is the divisor for the share of the free places that a source may have, so that a new source finds places

@@ -140,7 +140,7 @@ func (w *wireReceiver) replied(b *batch.Batch, reply message, _ *upstream, err e
 	}
 }
 
-// passOn forwards the query by the next stanza for its name. It counts as a query in progress of this one meanwhile.
+// passOn forwards the query by the next stanza for its name. Meanwhile it still counts for max_concurrent of this stanza.
 func (w *wireReceiver) passOn(b *batch.Batch) {
 	x := (*exchange)(w)
 	next, _ := x.f.Next.(*Forward)

@@ -41,12 +41,12 @@ const (
 	maxSerialConnections = 2000
 	// maxUnansweredConnections is that bound while no connection delivers an answer.
 	maxUnansweredConnections = 16
-	// maxRetiredConnections bounds the connections for one query, with the retired ones.
+	// maxRetiredConnections bounds the retired connections, with those for one query.
 	maxRetiredConnections = 256
-	// maxEscapes bounds them when the query may have ended other connections.
+	// maxEscapes bounds the connections for one query that is a copy, or that may have ended other connections.
 	maxEscapes = 16
-	// minConnections is the number of full connections for which a server that closes connections after some queries has
-	// more. A flood may have that many queries in flight when the limit is found: with fewer, other clients wait for its end.
+	// minConnections times MaxInFlight queries may be in flight to a server that closes connections after some queries, on more
+	// connections. A flood may have that many in flight when the limit is found: with fewer, other clients wait for its end.
 	minConnections = 16
 	// maxWaiting bounds the queries that wait for room on a connection.
 	maxWaiting = 1024
@@ -119,7 +119,7 @@ func NewPool(c Config) *Pool {
 	return p
 }
 
-// unlock unlocks the pool. New output is sent when the batch is flushed, or by the writers if it is nil. The caller calls
+// unlock unlocks the pool. New output is sent when the batch is flushed, or by the writers if b is nil. The caller calls
 // the owners of the returned calls.
 func (p *Pool) unlock(b *batch.Batch) (ended []*Call) {
 	for i, c := range p.unsent {

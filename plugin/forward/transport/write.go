@@ -40,7 +40,7 @@ type output struct {
 func (c *conn) append(call *Call, id uint16) {
 	start := len(c.out)
 	c.out = append(c.out, 0, 0)
-	hasSession := c.session != nil || c.pool.mayHaveSessions() // it has its own keepalive, RFC 8490 section 7.1.2
+	hasSession := c.session != nil || c.pool.mayHaveSessions() // a session has its own keepalive, RFC 8490 section 7.1.2
 	if c.sent == 0 && !hasSession && !c.alone && !c.pool.now().Before(c.pool.omittedUntil) {
 		c.out = appendKeepAlive(c.out, call.Query, call.question)
 		c.hasKeepAlive, c.firstID = true, id
