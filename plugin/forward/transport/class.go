@@ -333,7 +333,7 @@ func (p *Pool) observeSlow(c *conn, f *flight, now time.Time) {
 	}
 }
 
-// copyFront sends a copy of the front of a connection on a separate connection. If that is answered sooner, the
+// copyFront sends a copy of the front of a connection on a separate connection. If the copy is answered sooner, the
 // connection is dead or its network is lossy, or the server ignores the query, and is not serial.
 func (p *Pool) copyFront(c *conn) {
 	f := c.front()
@@ -346,7 +346,7 @@ func (p *Pool) copyFront(c *conn) {
 }
 
 // copyFronts sends copies of the fronts of connections from which the other queries were moved away: a server that leaves queries
-// unanswered may ignore them as well.
+// unanswered may ignore the fronts as well.
 func (p *Pool) copyFronts(now time.Time) {
 	for _, c := range slices.Clone(p.retired) {
 		if c.awaitsLate && c.inFlight > 0 && now.Sub(latest(c.lastAnswer, c.copiedAt, c.oldest().sent)) >= p.maxStall {
@@ -386,7 +386,7 @@ func (p *Pool) frontCopyAnswered(f *flight, now time.Time) {
 	c.slow = queryNumber{}
 }
 
-// moveBehindFront moves all queries of a connection but the front to others: on a serial server only that one
+// moveBehindFront moves all queries of a connection but the front to others: on a serial server only the front
 // makes progress. The connection remains open for their late answers.
 func (p *Pool) moveBehindFront(c *conn) {
 	front := c.front()

@@ -144,7 +144,7 @@ func (p *Pool) Vouches(call *Call) bool {
 	return false
 }
 
-// OpenSession opens a connection with a session before the first query: answers that are received without one have their TTL.
+// OpenSession opens a connection with a session before the first query: answers that are received without a session have their TTL.
 func (p *Pool) OpenSession() {
 	if p.Coherence == nil {
 		return
@@ -198,8 +198,8 @@ func (p *Pool) withoutSession() *vouch.Voucher {
 	return p.Coherence.Lost.voucher(p.Coherence.Now)
 }
 
-// HeartbeatAge returns the time since the last heartbeat of a session was sent, at the latest; false without an open session
-// that has had one.
+// HeartbeatAge returns the time since the last heartbeat of a session was sent, at most; false if no open session has had a
+// heartbeat.
 func (p *Pool) HeartbeatAge() (age time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,7 +248,7 @@ func (p *Pool) connectError(now time.Time) error {
 }
 
 // primary returns the connection that stays open for its session while it is idle, or nil: the first one whose answers depend
-// on the session. Queries are sent on the first connection with room, so that further ones are those of bursts.
+// on the session. Queries are sent on the first connection with room, so that further connections are for bursts.
 func (p *Pool) primary() *conn {
 	if p.Coherence == nil || p.closing {
 		return nil
@@ -270,7 +270,7 @@ func (p *Pool) maxAge(c *conn) time.Duration {
 }
 
 // hasDependents reports whether answers depend on the session of the connection. After a silence of maxSilence they do not: the
-// server may have a frozen view of the cluster, and another one may be behind the same address. A shorter one does not count: the
+// server may have a frozen view of the cluster, and another one may be behind the same address. A shorter silence does not count: the
 // session has received every change when it is heard again.
 func (c *conn) hasDependents() bool {
 	s := c.session
@@ -286,8 +286,8 @@ func (p *Pool) sessionOpened(now time.Time) {
 	p.setNotifies(now)
 }
 
-// refused records that the server has no sessions. One that had a session before is tried again after a pause, another one
-// as mayProbe permits. aborted is false if the server has sent an error.
+// refused records that the server has no sessions. A server that had a session before is tried again after a pause, another
+// one as mayProbe permits. aborted is false if the server has sent an error.
 func (p *Pool) refused(reason string, aborted bool, now time.Time) {
 	p.refusedAt, p.aborted, p.closes = now, aborted, 0
 	if !p.known {

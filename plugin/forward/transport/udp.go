@@ -207,8 +207,8 @@ func (d *Datagrams) closeExpired(now time.Time) {
 	}
 }
 
-// release makes a socket idle, or closes it: also one that has received other datagrams, since a late one must not be read as
-// the answer to the next query. The caller holds the mutex.
+// release makes a socket idle, or closes it, also if it has received other datagrams: a late one must not be read as the answer to
+// the next query. The caller holds the mutex.
 func (d *Datagrams) release(s *socket) {
 	s.used = time.Now()
 	s.uses++
