@@ -63,7 +63,7 @@ type connection struct {
 	space     sync.Cond     // out was sent, or the connection is closed
 	begun     time.Duration // time at which an incomplete query began, 0 without one
 	keepAlive bool          // the client sends edns-tcp-keepalive
-	paused    bool          // no queries are read until some are answered
+	paused    bool          // no queries are read, see pause
 	drainEnd  time.Duration // only queries in the kernel's buffer are read, until this time; 0 if the connection remains
 	finished  bool          // no more queries are read
 	eof       bool          // the client has sent its last byte
@@ -190,7 +190,7 @@ func (c *connection) pause() bool {
 	return c.paused
 }
 
-// proceed reads again or ends the connection if it can, after a query was answered or an answer was sent. The mutex is
+// proceed resumes reading or ends the connection, if it can, after a query was answered or an answer was sent. The mutex is
 // locked.
 func (c *connection) proceed() {
 	switch {
@@ -211,7 +211,7 @@ func (c *connection) finish() {
 	}
 	switch {
 	case c.lingering > 0:
-	case c.session.ended: // the client closes the connection
+	case c.session.ended: // after Retry Delay, the client closes the connection
 		c.lingering = validity.Now() + delayedTime
 		c.poller.rearm(c)
 	default:
@@ -249,7 +249,7 @@ func (c *connection) drain() {
 	c.drainFrom(validity.Now())
 }
 
-// drainFrom is drain at a time. The mutex is locked.
+// drainFrom is drain, given the present time. The mutex is locked.
 func (c *connection) drainFrom(now time.Duration) {
 	c.drainEnd = now + lingerTime
 	if c.flush(); c.fd >= 0 {

@@ -90,14 +90,14 @@ func awaitsNames(qtype uint16) bool {
 	return qtype == dns.TypeA || qtype == dns.TypeAAAA || qtype == dns.TypeSRV
 }
 
-// hold makes the query of the last lookup wait if its name is to be waited for, and reports whether it does. The request is
-// released then.
+// hold makes the query of the last lookup wait if the route's plugin awaits its name, and reports whether the query waits. The
+// request is released then.
 func (t *heldTable) hold(l *lookup, r *request) bool {
 	if len(r.query) > maxHeldQuery {
 		return false
 	}
 	name := store.KeyName(l.key[:l.keyLen])
-	const attempts = 3 // while the Service changes
+	const attempts = 3 // the name may change in between
 	for range attempts {
 		w, ok := l.route.awaiter.AwaitName(name, l.query.Search)
 		if !ok || l.route.rewrites != nil && changesName(l.route.rewrites, name, l.query.Type) {

@@ -36,7 +36,7 @@ type histogram struct {
 	own prometheus.Observer // CoreDNS's histogram
 
 	mu     sync.Mutex
-	bounds []float64 // upper ones of the classic buckets
+	bounds []float64 // upper bounds of the classic buckets
 	schema int32     // of the native buckets
 	zero   float64   // upper bound of the native bucket for 0
 	more   observations
@@ -84,7 +84,7 @@ func keyOf(m *dto.Metric) string {
 	return key.String()
 }
 
-// minAtOnce is the least number of equal observations that are counted at once.
+// minAtOnce is the minimum number of equal observations that are counted at once.
 const minAtOnce = 4
 
 // observe observes a value n times.
@@ -201,7 +201,6 @@ func nativeBuckets(h *dto.Histogram) map[int]int64 {
 	return all
 }
 
-// setNativeBuckets sets the native buckets of a histogram.
 func setNativeBuckets(h *dto.Histogram, all map[int]int64) {
 	h.PositiveSpan, h.PositiveDelta = nil, nil
 	next, before := 0, int64(0)

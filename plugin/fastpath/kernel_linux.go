@@ -25,7 +25,7 @@ type kernelAnswers struct {
 	mu         sync.Mutex
 	table      *kernel.Table // nil while no block has the option, and if it cannot be loaded
 	interfaces *kernel.Interfaces
-	forced     bool                   // the interfaces are those of option force
+	forced     bool                   // the program is attached with option force
 	failure    string                 // the last logged reason for not loading
 	unfollow   func()                 // ends the calls of setLease; nil before the first listener
 	listeners  map[*listener]struct{} // whose servers have the option

@@ -87,7 +87,7 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	return l.reply != nil || l.peek || e.Popularity == nil || !e.Popularity.Count(now) || e.Popularity.Refreshing.Load() || e.Vouched(now)
 }
 
-// isLogged reports whether plugin log may log the answer to a query, given what it logs.
+// isLogged reports whether plugin log may log the answer to a query, given the answers that it logs.
 func isLogged(logged block.Logged, e *store.Entry, q *wire.Query) bool {
 	kind, rcode := block.LoggedError, e.Plain.Rcode()
 	switch answered := e.Plain.HasAnswers(); {
@@ -112,8 +112,8 @@ func translates(d *dns64.DNS64, e *store.Entry, q *wire.Query) bool {
 	return d.TranslateAll || !e.Plain.HasType(dns.TypeAAAA)
 }
 
-// isRewritten reports whether plugin rewrite changes queries for a name, in wire form and lower case, so that a stored answer for the
-// name itself is not theirs.
+// isRewritten reports whether plugin rewrite changes queries for a name, in wire form and lower case: then the stored answer for the
+// name does not answer them.
 func isRewritten(rules block.Rewrites, e *store.Entry, name []byte, qtype uint16) bool {
 	return e.Memo(func() bool { return changesName(rules, name, qtype) })
 }

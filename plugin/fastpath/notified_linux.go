@@ -95,7 +95,7 @@ func (c *connection) subscribe() {
 	c.poller.relink(c)
 }
 
-// Push implements push.Conn. The connection's client has to read; the process does not wait for it.
+// Push implements push.Conn. It does not wait for a client that does not read: beyond maxSessionUnsent it closes the connection.
 func (c *connection) Push(message []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,8 +191,8 @@ func (n *notifiedReply) restore(message []byte) {
 	}
 }
 
-// send implements destination. If the chain has stored the reply, the stored form is sent, with handles, also if it has ended
-// meanwhile: without handles, the client would use it until its TTL ends.
+// send implements destination. If the chain has stored the reply, the stored form is sent, with handles, also if that has ended
+// meanwhile: without handles, the client would use the reply until its TTL ends.
 func (n *notifiedReply) send(reply []byte, mayWait bool) error {
 	if n.sendStored(reply, mayWait) {
 		return nil

@@ -24,7 +24,7 @@ type route struct {
 	shuffle      bool
 	kernel       bool   // the kernel may answer
 	bufSize      uint16 // max. UDP size of a client, 0 for none
-	local        bool   // names that begin with localhost are those of plugin local
+	local        bool   // plugin local answers names that begin with localhost
 	logged       block.Logged
 	dns64        *dns64.DNS64   // nil without the plugin
 	rewrites     block.Rewrites // nil for none

@@ -33,7 +33,7 @@ type session struct {
 	ended       bool          // Retry Delay is in the output: nothing follows
 	heard       time.Duration // time of the last message of the client, in an established session
 
-	// subscriber notifies the client. It is nil without a session that does; it is changed with the mutex.
+	// subscriber notifies the client. It is nil while the client is not notified; the mutex is locked to change it.
 	subscriber atomic.Pointer[push.Subscriber]
 }
 

@@ -58,7 +58,7 @@ func (p *peer) udpAddr() *net.UDPAddr {
 	return a
 }
 
-// clientOf returns the source address of a query; of a query over IPv4, an IPv4 address.
+// clientOf returns the source address of a query; a mapped IPv4 address is unmapped.
 func clientOf(name *unix.RawSockaddrInet6) netip.Addr {
 	if name.Family == unix.AF_INET {
 		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(name))

@@ -19,7 +19,7 @@ func (w *workers) do(d *request) {
 		worker := w.idle[last]
 		w.idle = w.idle[:last]
 		w.mu.Unlock()
-		worker <- d // it has a buffer
+		worker <- d // the channel has a buffer: this does not wait
 		return
 	}
 	w.mu.Unlock()

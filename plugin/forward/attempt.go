@@ -23,7 +23,7 @@ type attempt struct {
 	started time.Time
 	share   time.Duration // of the query's time, after which the attempt has failed
 	udpAt   time.Time     // when UDP is tried as well; zero is never
-	tcpErr  error         // of TCP
+	tcpErr  error         // last error of the stream
 	open    bool          // the share is not over
 	damaged bool          // a reply over UDP was malformed
 	passed  bool          // the next upstream was tried, while the upstream of this attempt may hold the query

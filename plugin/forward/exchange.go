@@ -44,7 +44,7 @@ type progress struct {
 
 	f         *Forward
 	wire      wireQuery      // the query of Exchange
-	overTCP   bool           // from the client
+	overTCP   bool           // the client's query is over TCP
 	span      ot.Span        // of the query of the plugin chain, nil without tracing
 	explained *explain.Trace // nil for an ordinary query
 	queries
@@ -129,7 +129,7 @@ func (f *Forward) newExchange(overTCP bool, r receiver) *exchange {
 	return x
 }
 
-// initialQuery is the capacity of a new buffer for a query: more than an ordinary one has.
+// initialQuery is the capacity of a new buffer for a query: more bytes than an ordinary query has.
 const initialQuery = 128
 
 // run begins the exchange. Its query is set.
@@ -353,8 +353,8 @@ func (x *exchange) waitsLonger(a *attempt, now time.Time) bool {
 	return true
 }
 
-// attemptLate counts an attempt as failed, unless a session of the upstream vouches for answers. Its answer is still used if
-// it is the first.
+// attemptLate ends an attempt, and counts its upstream as failed unless a session of the upstream vouches for answers. The answer
+// is still used if it is the first.
 func (x *exchange) attemptLate(a *attempt, now time.Time) {
 	a.open = false
 	a.endTrial()

@@ -112,7 +112,7 @@ func (x *exchange) fellBack(a *attempt) {
 	}
 }
 
-// truncated handles a truncated answer over UDP: it is the client's unless TCP may deliver the whole one. fellBack
+// truncated handles a truncated answer over UDP: the client gets it unless TCP may deliver the whole answer. fellBack
 // reports that TCP did not answer.
 func (x *exchange) truncated(a *attempt, fellBack bool) bool {
 	u := a.to

@@ -25,7 +25,7 @@ const (
 	leakCluster = "cluster"
 )
 
-// defaultClusterZones are cluster zones without a plugin for them: those of a cluster with defaults (KEP-1645 for the second).
+// defaultClusterZones are the zones of a cluster with defaults, also without a plugin for them (the second one: KEP-1645).
 var defaultClusterZones = []string{"cluster.local.", "clusterset.local."}
 
 // leak is a series of the metric leaks.
@@ -91,7 +91,7 @@ func newNames(c *config, clusterZones, searchDomains []string) *names {
 	return n
 }
 
-// addCluster adds the cluster zones among the zones of plugins. Kubernetes has reverse zones as well.
+// addCluster adds the cluster zones among the zones of plugins, and returns them: plugin kubernetes has reverse zones as well.
 func (n *names) addCluster(zones []string) (added []string) {
 	for _, zone := range zones {
 		if zone == "." || searchlist.InZone(zone, "arpa.") {

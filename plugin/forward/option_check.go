@@ -67,7 +67,7 @@ func (u *upstream) failureOfOptions() (failure string, known bool) {
 	if before.err != nil {
 		return "", false
 	}
-	for range 2 { // a hang, or a lost packet, fails only one of them
+	for range 2 { // a hang, or a lost packet, fails only one of the queries
 		if failure = failureOf(u.query(carrier, u.c.withOptions(plain)), before.rcode); failure == "" {
 			return "", true
 		}

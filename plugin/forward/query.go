@@ -125,8 +125,8 @@ func (x *exchange) queryFor(a *attempt, overUDP bool) []byte {
 // notifyOption is the option that requests notification.
 var notifyOption = wire.AppendOption(nil, wire.OptionNotify, nil)
 
-// withOptions appends the query with the options for cluster DNS to b, which is empty; see addOptions. It returns an empty
-// one if the query has no room for them.
+// withOptions appends the query with the options for cluster DNS to b, which is empty; see addOptions. It returns no bytes if
+// the query has no room for them.
 func (x *exchange) withOptions(b []byte, notify bool) []byte {
 	opt, end := x.opt, len(x.plain)
 	if opt == 0 {

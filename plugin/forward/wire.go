@@ -36,7 +36,7 @@ func (f *Forward) Exchange(b *batch.Batch, q *wire.Query, packed []byte, tcp boo
 // perQuery is the number of times that a query without an answer is in flight to an upstream.
 const perQuery = 2
 
-// Capacity implements wirechain.Exchanger: the capacity of the stanza that has the lowest one.
+// Capacity implements wirechain.Exchanger: it returns the lowest capacity of the stanzas.
 func (f *Forward) Capacity() int {
 	lowest := math.MaxInt
 	for stanza, ok := f, true; ok; stanza, ok = stanza.Next.(*Forward) {

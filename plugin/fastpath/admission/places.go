@@ -83,7 +83,7 @@ type Limits struct {
 	ChainPlaces int
 }
 
-// DefaultLimits are those without a setting.
+// DefaultLimits are the limits without option max_concurrent.
 var DefaultLimits = Limits{defaultRunning, defaultWaiting, chainPlaces}
 
 // NewPlaces returns places with limits. now is a monotonic clock; warn gets a line about dropped queries, at most once a minute.
@@ -107,7 +107,7 @@ func (p *Places) Resize(limit int) {
 }
 
 // expire removes the queries that have waited for maxWait, and returns them. The oldest query of a Queue is the first one
-// of its client.
+// of its client, as remove requires.
 func (p *Places) expire() (expired list) {
 	if p.waiting == 0 {
 		return expired

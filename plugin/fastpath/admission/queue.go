@@ -19,7 +19,7 @@ type Queue struct {
 	Capacity func() int
 
 	places *Places
-	limit  int // of queries in progress, and of waiting ones; math.MaxInt for that of the process only
+	limit  int // of queries in progress, and of waiting ones; math.MaxInt if only the limit of the process applies
 
 	running int
 	wire    int // queries in progress in the wire handlers
@@ -30,7 +30,7 @@ type Queue struct {
 	newest  *Ticket
 }
 
-// NewQueue returns a Queue with a limit of the queries in progress, and of those that wait; 0 for that of the process only.
+// NewQueue returns a Queue with a limit of queries in progress, and of waiting ones; with 0 only the limit of the process applies.
 func (p *Places) NewQueue(limit int) *Queue {
 	if limit == 0 {
 		limit = math.MaxInt
@@ -98,8 +98,8 @@ func (q *Queue) add(t *Ticket, from netip.Addr, wire bool) (runs bool, dropped l
 	return false, dropped
 }
 
-// TryStart starts a query that must not wait and has no Ticket, as one for the plugin chain, and returns the function that ends it. It
-// returns false if there is no place.
+// TryStart starts a query for the plugin chain that must not wait and has no Ticket. It returns the function that ends the query, or
+// false if there is no place.
 func (q *Queue) TryStart(from netip.Addr) (end func(), ok bool) {
 	p := q.places
 	p.mu.Lock()
@@ -119,7 +119,7 @@ func (q *Queue) TryStart(from netip.Addr) (end func(), ok bool) {
 	}, true
 }
 
-// client returns the client with an address.
+// client returns the client with an address, which it adds if it is new.
 func (q *Queue) client(address netip.Addr) *client {
 	c := q.clients[address]
 	if c == nil {
@@ -176,8 +176,8 @@ func (q *Queue) start(c *client, l load) {
 	c.queries++
 }
 
-// trim drops a waiting query if there are too many with a client's latest one: the client's oldest if the client has more
-// than there were free places, else the oldest of the Queue or of the process.
+// trim drops a waiting query after a client's latest one was added: the client's oldest if the client has more than there was
+// room for, else, beyond a limit, the oldest of the Queue or of the process.
 func (q *Queue) trim(c *client, dropped *list) {
 	p := q.places
 	free := min(p.maxWaiting-p.waiting, q.limit-q.waiting)

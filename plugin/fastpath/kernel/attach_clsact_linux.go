@@ -77,7 +77,7 @@ func (h *hook) removeFilter(f *netlink.BpfFilter) error {
 	return err
 }
 
-// detachFilter removes the filter, and a qdisc that it was created with, unless the qdisc has other filters.
+// detachFilter removes the filter, and the qdisc if that was created for the filter and has no other filters.
 func (h *hook) detachFilter(a *attachment) error {
 	if err := h.removeFilter(h.newFilter(a.interf)); err != nil || !a.created {
 		return err

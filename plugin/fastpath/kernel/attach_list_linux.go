@@ -166,8 +166,8 @@ func noRoute(err error) bool {
 	return false
 }
 
-// list returns the programs of an interface. Without withFilters it returns only those whose changes the kernel does not
-// report: of tcx and netkit.
+// list returns the programs of an interface. Without withFilters it returns only the programs of tcx and netkit, whose changes the
+// kernel does not report.
 func (l *lister) list(interf netlink.Link, withFilters bool) (all []Program, err error) {
 	queried, err := l.queried(interf)
 	if err == nil && withFilters {
@@ -231,7 +231,7 @@ var filterParents = []struct {
 	{"clsact egress", netlink.HANDLE_MIN_EGRESS},
 }
 
-// filters returns the filters in the qdisc clsact or ingress of an interface. In a qdisc ingress, both parents have the same ones.
+// filters returns the filters in the qdisc clsact or ingress of an interface. In a qdisc ingress, both parents list the same filters.
 func (l *lister) filters(interf netlink.Link) (all []Program, err error) {
 	for _, parent := range filterParents {
 		found, err := again(func() ([]netlink.Filter, error) { return l.kernel.FilterList(interf, parent.handle) })

@@ -53,7 +53,7 @@ type record struct {
 	seen    uint64 // answers until the last call of Used, guarded by the store's mutex
 	idle    int    // ticks without an answer
 	over    atomic.Bool
-	grace   int // ticks since it is over
+	grace   int // ticks since over was set
 }
 
 // Offer offers an entry that was served. It does not block.

@@ -13,8 +13,8 @@ const minMTU = 1280
 // kindSwitch is the kind of Open vSwitch's interfaces.
 const kindSwitch = "openvswitch"
 
-// candidate reports whether queries of pods or of the node's own programs may arrive on an interface: the host side of a veth
-// or netkit whose peer is in another network namespace, except those of default routes, and lo.
+// candidate reports whether queries of pods or of the node's own programs may arrive on an interface: on the host side of a veth
+// or netkit whose peer is in another network namespace, unless a default route uses it, or on lo.
 func candidate(l netlink.Link, uplinks map[int]bool) bool {
 	a := l.Attrs()
 	switch l.Type() {

@@ -384,7 +384,6 @@ func (f *follower) remove(index int) {
 	}
 }
 
-// examineAll examines all interfaces.
 func (f *follower) examineAll() {
 	for _, e := range f.entries {
 		if f.stopped() {
@@ -394,7 +393,6 @@ func (f *follower) examineAll() {
 	}
 }
 
-// detach detaches the program from an interface.
 func (f *follower) detach(e *entry) error {
 	if e.attached == nil {
 		return nil

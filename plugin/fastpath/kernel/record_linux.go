@@ -179,7 +179,7 @@ func (s *source) encode(buf []byte) ([]byte, error) {
 		}
 	}
 	if len(plain.Packed) > maxAnswer && r.Forms[1].At == 0 {
-		return nil, errUnfit // every client would be passed on
+		return nil, errUnfit // every query would be passed on
 	}
 	for _, at := range []uint16{r.OptionsAt, r.Forms[0].OwnersAt, r.Forms[0].At, r.Forms[1].OwnersAt, r.Forms[1].At} {
 		if at >= maxRecord/2 {

@@ -57,7 +57,7 @@ type Table struct {
 	ended  chan struct{}
 	done   sync.WaitGroup
 
-	// The rest belongs to the goroutine, except that tests and metrics lock mu to read it.
+	// mu guards the rest.
 	mu        sync.Mutex
 	byKey     map[answerKey]*record
 	records   map[*record]struct{}

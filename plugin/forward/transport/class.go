@@ -86,7 +86,7 @@ func (p *Pool) depth(now time.Time) int {
 	return p.MaxInFlight
 }
 
-// setSerial sets the class of a server that needs one query per connection at a time, and at most limit in all.
+// setSerial sets the class of a server that needs one query per connection at a time, and limit in all; 0 is no limit.
 func (p *Pool) setSerial(limit int, reason string) {
 	now := p.now()
 	if p.depth(now) == 1 && p.limit == limit {

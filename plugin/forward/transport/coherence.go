@@ -403,7 +403,7 @@ func (c *conn) receivedAfterRequest() bool {
 }
 
 // closedBefore processes the close of a connection before the response to its Session request, and reports whether the server
-// has closed it because of the request. A server that had sessions, and answers nothing, restarts.
+// has closed it because of the request. A server that had sessions, and answers nothing, is restarting.
 func (p *Pool) closedBefore(c *conn, now time.Time) (because bool) {
 	p.closes++
 	answers, repeated := c.answered > 0, p.closes >= maxClosedRequests

@@ -400,7 +400,7 @@ func (c *conn) observe(f *flight, message []byte, now time.Time) {
 		c.violation = errKeepAlive
 		return
 	}
-	if c.pool.classAt(now) != serial { // which was observed
+	if c.pool.classAt(now) != serial { // the class serial was observed
 		c.pool.answersOutOfOrder(now)
 	}
 	c.idle = min(c.pool.Expire, idle)

@@ -66,7 +66,7 @@ type times struct {
 	backoff, maxBackoff  time.Duration // after a failed handshake, doubled each time
 	minSerial, maxSerial time.Duration // validity of the serial class, doubled each time
 	stall, maxStall      time.Duration // bounds of the wait that counts as a stall
-	silence              time.Duration // of a connection of a pipelined server that may be dead
+	silence              time.Duration // after which a connection of a pipelined server may be dead
 	prompt               time.Duration // between an answer and a close that is due to it
 	tick                 time.Duration // between two checks of the connections
 	write                time.Duration // for one write: longer than the kernel waits for acknowledgements
@@ -540,14 +540,14 @@ func (p *Pool) lost(c *conn, err error) {
 	}
 	p.Metrics.Connections.Dec()
 	p.remove(c)
-	c.wakeWriter() // for it to end
+	c.wakeWriter() // so that the writer ends
 	if because := p.sessionLost(c, err, p.now()); closedByServer(err) && !because && !c.alone && !c.lostByKeepAlive() {
 		p.observeClose(c)
 	}
 	p.moveAll(c, fmt.Errorf("%w: %w", errClosed, err))
 }
 
-// moveAll moves the calls of a closed connection to others. A call that has lost too many fails.
+// moveAll moves the calls of a closed connection to others. A call that has lost too many connections fails.
 func (p *Pool) moveAll(c *conn, err error) {
 	limit := maxMovesUnanswered
 	if c.answered > 0 {

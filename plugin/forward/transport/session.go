@@ -243,7 +243,7 @@ func (c *conn) delayed(data []byte, now time.Time) error {
 	return errDelayed
 }
 
-// isNotification reports whether messages with a primary TLV are unidirectional. One with an ID is an error (RFC 8490 section
+// isNotification reports whether messages with a primary TLV are unidirectional: an ID in them is an error (RFC 8490 section
 // 5.4.1).
 func isNotification(t dso.Type) bool {
 	switch t {
@@ -253,7 +253,7 @@ func isNotification(t dso.Type) bool {
 	return false
 }
 
-// notified processes a unidirectional message of an open session. An unknown one is an error (RFC 8490 section 5.4.5).
+// notified processes a unidirectional message of an open session. An unknown type is an error (RFC 8490 section 5.4.5).
 func (c *conn) notified(tlv dso.TLV, now time.Time) error {
 	switch tlv.Type {
 	case dso.Heartbeat:

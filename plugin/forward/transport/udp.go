@@ -339,7 +339,7 @@ func (c *Call) room() int {
 	return maxReply
 }
 
-// truncated returns a truncated answer with the header and question of another, RFC 1035 section 4.1.1.
+// truncated returns a truncated answer with the header and question of another answer, RFC 1035 section 4.1.1.
 func truncated(begin []byte) []byte {
 	reply := append([]byte(nil), begin...)
 	reply[wire.FlagsAt] |= wire.TC

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// A busy connection writes once in a fraction of the round trip, so that queries share a segment. Shorter delays than
-	// minDelay are left out.
+	// A busy connection writes once in a fraction of the round trip, so that queries share a segment. Delays shorter than
+	// minDelay are skipped.
 	delayFraction = 32
 	minDelay      = 50 * time.Microsecond
 	maxDelay      = 750 * time.Microsecond
