@@ -17,7 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 )
 
-// acceptPause is the time without new connections after the process has reached its limit of open files.
+// acceptPause is the pause after a failure to accept a connection, for example at the limit of open files.
 const acceptPause = 100 * time.Millisecond
 
 // acceptor accepts the connections of a listening socket in a goroutine.
@@ -56,7 +56,7 @@ func (l *listener) takeOver(own syscall.Conn) error {
 	if err != nil {
 		return errors.Join(err, taken.Close())
 	}
-	_ = raw.Control(func(fd uintptr) { // connections inherit it
+	_ = raw.Control(func(fd uintptr) { // accepted connections inherit TCP_NODELAY
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) // #nosec G115 -- a descriptor
 	})
 	if err != nil {
@@ -83,7 +83,7 @@ func (a *acceptor) run() {
 	}
 }
 
-// acceptAll accepts all connections of the socket. It returns false, so that syscall.RawConn waits for more.
+// acceptAll accepts all connections of the socket. It then returns false, so that syscall.RawConn waits for more.
 func (a *acceptor) acceptAll(fd uintptr) bool {
 	for {
 		accepted, from, err := unix.Accept4(int(fd), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC) // #nosec G115 -- a descriptor
@@ -93,7 +93,7 @@ func (a *acceptor) acceptAll(fd uintptr) bool {
 		case err == unix.EAGAIN:
 			return false
 		case err == unix.EINTR || err == unix.ECONNABORTED:
-		case !a.isPending(fd): // the kernel needs a descriptor before it looks for a connection
+		case !a.isPending(fd): // at the limit of open files, accept4 fails also if no connection waits
 			return false
 		default:
 			a.fail(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-// work answers a query in the plugin chain, and then those that start in its place.
+// work answers a query in the plugin chain, and then each query that gets its place.
 func work(r *request) {
 	var output batch.Batch
 	for r != nil {
@@ -26,8 +26,8 @@ func work(r *request) {
 	}
 }
 
-// serve handles a query as CoreDNS's server does. With mayWait, a reply over TCP waits until the client has read others: the
-// goroutine has a place, of which a client has a share.
+// serve handles a query as CoreDNS's server does. With mayWait, a reply over TCP waits until the client has read earlier ones:
+// meanwhile the query counts in the client's share of the places.
 func (r *request) serve(mayWait bool) {
 	b := r.query
 	if len(b) < wire.HeaderLen {
@@ -93,7 +93,7 @@ func refuse(w *writer, m *dns.Msg, action dns.MsgAcceptAction) {
 // writer sends the reply of the plugin chain to a query. A plugin may use it after the request is reused.
 type writer struct {
 	to      destination
-	origin  datagram // to, for a query over UDP
+	origin  datagram // to points to it for a query over UDP
 	metrics *listenerMetrics
 	remote  net.Addr
 	mayWait bool // see request.serve
@@ -113,8 +113,8 @@ func newWriter(r *request, mayWait bool) *writer {
 	return w
 }
 
-// maxDatagram is the maximum length of a reply over UDP and IPv4 in bytes, without the headers. The UDP size of a client can be more, up
-// to 65,535 (RFC 6891 section 6.2.3).
+// maxDatagram is the maximum length of a reply over UDP and IPv4 in bytes, without the headers. The UDP size of a client can be
+// more, up to 65,535 (RFC 6891 section 6.2.3).
 const maxDatagram = dns.MaxMsgSize - 20 - 8
 
 var packing = sync.Pool{New: func() any { b := make([]byte, 4096); return &b }}
@@ -147,7 +147,7 @@ func (w *writer) Write(b []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	if err := w.to.send(b, w.mayWait); err != nil {
-		if !w.unsent { // CoreDNS sends SERVFAIL after a failure
+		if !w.unsent { // once for each query: after a failure, CoreDNS sends SERVFAIL
 			w.unsent = true
 			w.metrics.droppedSend.Inc()
 		}

@@ -19,8 +19,8 @@ const (
 	// of plugin forward), and must not be stopped because of the queries to a dead upstream among them.
 	maxInFlight = 1024
 
-	// maxUnsent is the number of bytes of answers that the kernel has not accepted beyond which no more queries of the
-	// connection are read, and the plugin chain waits with further messages of a zone transfer.
+	// maxUnsent limits the bytes of answers that the kernel has not accepted: beyond it, no more queries of the connection
+	// are read, and the plugin chain waits with further messages of a zone transfer.
 	maxUnsent = 64 << 10
 
 	// lingerTime is the time in which a client may close a connection that the server ends. A connection that is closed
@@ -38,8 +38,8 @@ type connection struct {
 	poller   *poller
 	source   *source
 	remote   netip.AddrPort
-	client   netip.Addr // remote, of a client over IPv4 an IPv4 address
-	number   int32      // of the connections since the start of the process
+	client   netip.Addr // address of remote, unmapped and without a zone
+	number   int32      // accepted connections since the start of the process, with this one
 	optioned optioned
 	notified notified
 
@@ -54,7 +54,7 @@ type connection struct {
 
 	active       atomic.Int64 // time of the last query or the last answer, on the clock of validity.Now
 	started      atomic.Bool  // it has received a query
-	newer, older *connection  // in the poller's ring, guarded by its mutex
+	newer, older *connection  // in the poller's ring, guarded by the poller's mutex
 
 	mu        sync.Mutex
 	fd        int          // -1 after it was closed
@@ -63,20 +63,20 @@ type connection struct {
 	space     sync.Cond     // out was sent, or the connection is closed
 	begun     time.Duration // time at which an incomplete query began, 0 without one
 	keepAlive bool          // the client sends edns-tcp-keepalive
-	paused    bool          // no queries are read until some are answered
+	paused    bool          // no queries are read, see pause
 	drainEnd  time.Duration // only queries in the kernel's buffer are read, until this time; 0 if the connection remains
 	finished  bool          // no more queries are read
 	eof       bool          // the client has sent its last byte
 	timedOut  bool          // a call has returned the error ETIMEDOUT, which the kernel reports once
 	lingering time.Duration // time at which the connection is closed, 0 before the server has sent its last byte
-	retained  int           // bytes of in
-	inQueries int           // bytes of long queries that are not answered
-	held      int           // bytes of buffers, as the table counts them
+	retained  int           // capacity of in.bytes
+	inQueries int           // bytes beyond datagramLen of the queries in flight
+	held      int           // bytes of buffers, as streamTable counts them
 	random    random
 
 	closed    atomic.Bool  // fd is -1
 	heldCount atomic.Int32 // of the queries in flight, those that wait for a name
-	firstHeld *held        // of them, guarded by the mutex of heldTable
+	firstHeld *held        // the newest of these, guarded by the mutex of heldTable
 }
 
 // optioned is the destination of the replies to queries with edns-tcp-keepalive on a connection.
@@ -96,18 +96,18 @@ func newConnection(l *listener, fd int, remote netip.AddrPort) *connection {
 // accepted counts the connections since the start of the process.
 var accepted atomic.Int32
 
-// unusedTime is the time by which a connection without a query counts as idle for longer, so that a burst of connections does
-// not close those in use.
+// unusedTime is added to the idle time of a connection that has received no query, so that a burst of connections does not close
+// those in use.
 const unusedTime = time.Second
 
-// Times since which connections count as idle that are closed after all idle ones without a session.
+// Results of idleSince that rank connections behind all idle ones without a session.
 const (
 	busySince    = math.MaxInt64 / 4 // queries are in progress
-	sessionSince = math.MaxInt64 / 2 // there is a session; since a time after this one
+	sessionSince = math.MaxInt64 / 2 // a session is open; the time since which it is idle is added
 )
 
-// idleSince returns the time since which a connection counts as idle; one with a query in progress is not idle. A session is
-// closed after all connections without one.
+// idleSince returns the time since which the connection counts as idle. At a limit, the connection with the lowest result is
+// closed: idle ones first, then those with queries in progress, and those with a session last.
 func (c *connection) idleSince() time.Duration {
 	since := time.Duration(c.active.Load())
 	busy := c.inFlight.Load() > 0
@@ -134,7 +134,7 @@ func (c *connection) receive(query []byte) (more bool) {
 	return c.fd >= 0 && !c.isFull()
 }
 
-// beyondDatagram returns the bytes of a query that one over UDP does not have: the queue counts with those that one has.
+// beyondDatagram returns the bytes by which a query exceeds datagramLen; the queue accounts for the others.
 func beyondDatagram(query []byte) int { return max(0, len(query)-datagramLen) }
 
 // ended implements destination.
@@ -173,8 +173,8 @@ func (c *connection) isFull() bool {
 // inProgress returns the number of queries in flight without those that wait for a name: they have a limit of their own.
 func (c *connection) inProgress() int32 { return c.inFlight.Load() - c.heldCount.Load() }
 
-// pause stops reading if the connection is full, until half of its queries and of its answers are gone, and reports whether
-// it does.
+// pause stops reading if the connection is full, until its queries and its unsent answers are at most half of their limits. It
+// reports whether reading is stopped.
 func (c *connection) pause() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,7 +190,7 @@ func (c *connection) pause() bool {
 	return c.paused
 }
 
-// proceed reads again or ends the connection if it can, after a query was answered or an answer was sent. The mutex is
+// proceed resumes reading or ends the connection, if it can, after a query was answered or an answer was sent. The mutex is
 // locked.
 func (c *connection) proceed() {
 	switch {
@@ -211,7 +211,7 @@ func (c *connection) finish() {
 	}
 	switch {
 	case c.lingering > 0:
-	case c.session.ended: // the client closes the connection
+	case c.session.ended: // after Retry Delay, the client closes the connection
 		c.lingering = validity.Now() + delayedTime
 		c.poller.rearm(c)
 	default:
@@ -249,7 +249,7 @@ func (c *connection) drain() {
 	c.drainFrom(validity.Now())
 }
 
-// drainFrom is drain at a time. The mutex is locked.
+// drainFrom is drain, given the present time. The mutex is locked.
 func (c *connection) drainFrom(now time.Duration) {
 	c.drainEnd = now + lingerTime
 	if c.flush(); c.fd >= 0 {
@@ -293,7 +293,7 @@ func (c *connection) end(r closeReason) {
 	c.listener.connections.Add(-1)
 }
 
-// isTimedOut reports whether the kernel has given the connection up, since the client's has not accepted the output for long: after
+// isTimedOut reports whether the kernel has aborted the connection because the client's kernel did not acknowledge the output: after
 // TCP_USER_TIMEOUT, or after many retransmissions. The mutex is locked, and the socket is open.
 func (c *connection) isTimedOut() bool {
 	errno, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR)
@@ -352,7 +352,7 @@ func (c *connection) localAddr() net.Addr {
 // remoteAddr implements destination.
 func (c *connection) remoteAddr() net.Addr { return tcpAddr(c.remote) }
 
-// tcpAddr returns an address as package net returns it, with an IPv4 address in its own form.
+// tcpAddr returns an address as package net does: a mapped IPv4 address is unmapped.
 func tcpAddr(a netip.AddrPort) *net.TCPAddr {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()))
 }

@@ -14,10 +14,10 @@ import (
 
 // Default limits of the connections over TCP.
 const (
-	// defaultConnections limits those of the process, unless the limit of open files is below its double. One has 1 KB in
-	// the process and some kilobytes in the kernel.
+	// defaultConnections limits the connections of the process, unless half the limit of open files is lower. A connection
+	// has 1 KB in the process and some kilobytes in the kernel.
 	defaultConnections = 10000
-	// defaultClientConnections limits those of a client: a source address.
+	// defaultClientConnections limits the connections of a client: a source address.
 	defaultClientConnections = 150
 )
 
@@ -38,7 +38,7 @@ type streamTable struct {
 	next       int // index of the poller of the next connection
 	limit      int
 	perClient  int
-	reduced    int // the last limit below a configured one
+	reduced    int // the last limit that was logged as below the configured one
 	open       int
 	sources    map[netip.Addr]*source
 	buffered   atomic.Int64
@@ -85,8 +85,8 @@ func (t *streamTable) resize(limit, perClient int) {
 	t.limit, t.perClient = limit, min(perClient, limit)
 }
 
-// possibleConnections returns the limit of connections for the configured one, 0 for the default, and a limit of open files.
-// By default, half of the files remain for sockets to upstream servers; of a configured number, an eighth.
+// possibleConnections returns the limit of connections, given the configured one (0 for the default) and the limit of open files.
+// By default, half of the open files remain for sockets to upstreams; with a configured limit, an eighth.
 func possibleConnections(configured int, files uint64) int {
 	limit, share := configured, files-files/8
 	if configured == 0 {
@@ -133,7 +133,6 @@ func (t *streamTable) add(c *connection) {
 	c.poller.add(c)
 }
 
-// remove removes a connection.
 func (t *streamTable) remove(c *connection) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,8 +168,8 @@ func (t *streamTable) hold(c *connection, bytes int) bool {
 	return change < 0 || own <= maxClientBuffered && all <= limit
 }
 
-// oldest returns the connection that has been idle for the longest time, of those on the next poller that has any without a
-// session, or any. The connections are distributed evenly. The mutex is locked.
+// oldest returns the connection of one poller that has been idle for the longest time: of the first poller, from next on, with a
+// connection without a session; if there is none, of the first with any. The connections are distributed evenly. The mutex is locked.
 func (t *streamTable) oldest() (oldest *connection) {
 	for i := range t.pollers {
 		c := t.pollers[(t.next+i)%len(t.pollers)].oldest()

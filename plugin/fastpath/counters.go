@@ -20,7 +20,7 @@ import (
 // so that the metrics have no series without events.
 type counters struct {
 	server, zone string
-	plugin       string      // after prometheus in the chain
+	plugin       string      // name of the plugin after prometheus in the chain
 	dns          bool        // prometheus is configured
 	cache        block.Cache // that covers the zone, or nil
 
@@ -85,7 +85,7 @@ type hit struct {
 	family       uint8 // 0 for IPv4, 1 for IPv6
 	do           bool
 	cached       bool
-	beforeCache  bool // it belongs to a plugin before cache in the chain
+	beforeCache  bool // the answer is of a plugin before cache in the chain
 	counted      bool // cache has counted it
 	restored     bool // an earlier process has received it
 	kind         store.Kind
@@ -95,7 +95,7 @@ type hit struct {
 	responseSize uint16 // without the OPT record that is added later, as prometheus counts
 }
 
-// set sets the hit for the answer of an entry to a query of a number of bytes.
+// set sets the hit for the answer of an entry to a query of queryLen bytes.
 func (h *hit) set(c *counters, e *store.Entry, q *wire.Query, rcode int, client netip.Addr, queryLen int) {
 	*h = hit{
 		counters: c, do: q.DO, cached: e.Cached, beforeCache: e.Count != nil, kind: e.Kind, restored: e.Restored,

@@ -145,7 +145,7 @@ func (s *server) explain(ctx context.Context, q explain.Query) (explain.Explanat
 	return e, nil
 }
 
-// explainBlock adds the server block of a query and its plugins, and returns the name of the first one, "" without one.
+// explainBlock adds the server block of a query and its plugins to the trace. It returns the name of the first plugin, or "".
 func (s *server) explainBlock(t *explain.Trace, q explain.Query) (first string) {
 	b, zone := s.blockOf(q.Name)
 	if b == nil {
@@ -180,7 +180,7 @@ func (s *server) findStored(packet []byte, q explain.Query) *storedReply {
 	r.peek = true
 	found := r.find(s, packet, q.Client, r.at)
 	switch {
-	case r.viewed && r.unnamed && q.Node != "": // plugins trust that of an explained query
+	case r.viewed && r.unnamed && q.Node != "": // plugins trust the caller option of an explained query
 		r.without = fmt.Sprintf("a query from %s with the caller option is not trusted; that of a nodecache is from its node", q.Client)
 		return r
 	case !found:

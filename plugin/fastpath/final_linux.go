@@ -23,7 +23,7 @@ type finalQueue struct {
 
 func newFinalQueue() finalQueue { return finalQueue{waiting: map[netip.Addr][]*request{}} }
 
-// add appends a query.
+// add appends a query, and starts a worker for it below maxFinalWorkers.
 func (f *finalQueue) add(r *request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

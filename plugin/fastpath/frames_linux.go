@@ -19,7 +19,7 @@ const (
 	// framesLen is the number of bytes of answers that are sent by a system call.
 	framesLen = 32 << 10
 
-	// optionsLen is the capacity in bytes for the EDNS options of an answer. Those of a stored answer are short.
+	// optionsLen is the capacity in bytes for the EDNS options of an answer. The options of a stored answer are short.
 	optionsLen = 128
 )
 
@@ -69,7 +69,7 @@ func (p *poller) serve(c *connection, events uint32) {
 		case readFull:
 			c.again()
 		case readShort:
-			if events&unix.EPOLLRDHUP != 0 { // the end may not cause another event
+			if events&unix.EPOLLRDHUP != 0 { // the client's FIN may not cause another event
 				continue
 			}
 		case readEmpty:
@@ -87,7 +87,7 @@ type readState int
 const (
 	readShort  readState = iota // all bytes were read
 	readFull                    // there may be more
-	readEmpty                   // there are none
+	readEmpty                   // no bytes were received
 	readEnd                     // the client has sent its last byte, or the connection has failed
 	readAgain                   // the call was interrupted
 	readPaused                  // no more queries may be read
@@ -196,8 +196,8 @@ func (f *frames) consume(c *connection, s *server, data []byte) (more bool) {
 	return c.received(f.now, c.queries > before, c.queries-c.keepalives > active) && more
 }
 
-// received records that bytes were received, and that messages among them were handled, some of which are activity, and
-// reports whether the connection is open.
+// received records that bytes were received, given whether messages among them were handled and whether some of these are
+// activity. It reports whether the connection is open.
 func (c *connection) received(now time.Duration, handled, active bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -248,7 +248,7 @@ func (f *frames) answer(c *connection, s *server, query []byte) (more bool) {
 		c.useKeepAlive()
 	}
 	if f.find(s, query, c.client, f.now) && f.append(c, s, query, size, keepAlive) {
-		return !f.query.Notify || !c.session.notifies() // the answer may be in the output of the connection
+		return !f.query.Notify || !c.session.notifies() // an answer with handles may have filled the output
 	}
 	r := newRequest(s, query)
 	r.to, r.TCP = c, true
@@ -270,7 +270,7 @@ func (c *connection) useKeepAlive() {
 	c.keepAlive = true
 }
 
-// append appends the stored answer to a query of a number of bytes.
+// append appends the stored answer to a query, which was received with size bytes. It returns false without a form for the client.
 func (f *frames) append(c *connection, s *server, query []byte, size int, keepAlive bool) bool {
 	q := &f.query
 	f.patch = f.entry.Patch(f.now)
@@ -309,7 +309,7 @@ func (f *frames) appendNotified(c *connection, s *server, query []byte) *store.A
 	return form
 }
 
-// addOption adds edns-tcp-keepalive to the answer if the client receives it.
+// addOption adds edns-tcp-keepalive to the answer if announces reports it.
 func (f *frames) addOption(c *connection, s *server, keepAlive bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

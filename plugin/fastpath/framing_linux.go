@@ -18,8 +18,8 @@ type input struct {
 	bytes []byte // nil without any
 }
 
-// next returns the next complete message of the bytes that were received before and now, nil without one, and the rest of the
-// present ones. An incomplete message is retained; its buffer grows with the bytes received, not with the length announced.
+// next returns the next complete message of the retained bytes and data, nil without one, and the rest of data. An incomplete
+// message is retained; its buffer grows with the bytes received, not with the length announced.
 func (in *input) next(data []byte) (message, rest []byte) {
 	for {
 		from := data
@@ -62,7 +62,7 @@ const maxPooled = 128 << 10
 type output struct {
 	bytes    []byte // nil without any
 	buffer   *[]byte
-	progress time.Duration // time at which the kernel accepted some, or at which there were none
+	progress time.Duration // last time at which the kernel accepted bytes or the output was empty
 }
 
 // begin makes the buffer ready for a message.
@@ -85,7 +85,7 @@ func (o *output) answer(form *store.Answer, query []byte, q *wire.Query, p *stor
 	o.bytes = appendFrame(o.bytes, form, query, q, p)
 }
 
-// frames appends framed messages, of which the first bytes may be sent.
+// frames appends framed messages, whose first bytes may have been sent.
 func (o *output) frames(frames []byte) {
 	o.begin()
 	o.bytes = append(o.bytes, frames...)

@@ -17,7 +17,7 @@ import (
 // Limits of the queries that wait for names. Beyond them, a query is answered at once.
 const (
 	maxHeld = 100_000 // of the process
-	// maxHeldPerSource limits those of a source address. A node's cache is one source for all pods of the node, and sends equal
+	// maxHeldPerSource limits the queries of a source address. A node's cache is one source for all pods of the node, and sends equal
 	// queries once.
 	maxHeldPerSource = 1000
 	// heldFraction is the divisor for the share of the free places that a source may have, so that a new source finds places
@@ -27,8 +27,8 @@ const (
 	maxHeldQuery = 512
 )
 
-// held is a query that waits for a name, without a goroutine: it has no place in the queue of the process. It is a reference
-// of its server. Fields without another guard are guarded by the table's mutex.
+// held is a query that waits for a name, without a goroutine: it has no place in the queue of the process. It counts in the
+// references of its server. Fields without another guard are guarded by the table's mutex.
 type held struct {
 	wheel.Deadline
 
@@ -44,7 +44,7 @@ type held struct {
 	connection               *connection // over TCP
 	newerOnConn, olderOnConn *held
 
-	result prometheus.Counter // of the counters, after the query was released
+	result prometheus.Counter // incremented when a released query is answered, nil for none
 	next   *held              // in the list of released queries
 }
 
@@ -53,14 +53,14 @@ type heldName struct {
 	key         heldKey
 	waiter      push.Waiter
 	first, last *held // in the order of their arrival
-	changed     bool  // the name is in the list of those to be looked up again
+	changed     bool  // the name is in heldTable.changed
 }
 
 // heldKey is the key of a heldName.
 type heldKey struct {
 	plugin block.NameAwaiter
-	name   string // in wire form and lower case, and the search list of its queries
-	length int    // of the name
+	name   string // in wire form and lower case, then the search list of its queries
+	length int    // of the name without the list
 }
 
 // heldTable has the queries that wait for names.
@@ -85,19 +85,19 @@ func newHeldTable(limit, perSource int) *heldTable {
 	}
 }
 
-// awaitsNames reports whether queries of a type wait for names. Others are rare, and answered at once.
+// awaitsNames reports whether queries of a type wait for names. Queries of other types are rare, and answered at once.
 func awaitsNames(qtype uint16) bool {
 	return qtype == dns.TypeA || qtype == dns.TypeAAAA || qtype == dns.TypeSRV
 }
 
-// hold makes the query of the last lookup wait if its name is to be waited for, and reports whether it does. The request is
-// released then.
+// hold makes the query of the last lookup wait if the route's plugin awaits its name, and reports whether the query waits. The
+// request is released then.
 func (t *heldTable) hold(l *lookup, r *request) bool {
 	if len(r.query) > maxHeldQuery {
 		return false
 	}
 	name := store.KeyName(l.key[:l.keyLen])
-	const attempts = 3 // while the Service changes
+	const attempts = 3 // the name may change in between
 	for range attempts {
 		w, ok := l.route.awaiter.AwaitName(name, l.query.Search)
 		if !ok || l.route.rewrites != nil && changesName(l.route.rewrites, name, l.query.Type) {
@@ -134,7 +134,7 @@ func (t *heldTable) add(l *lookup, r *request, name []byte, w block.NameWait) (a
 	h := newHeld(r, &l.route.waits)
 	t.link(n, h)
 	wheel.Process.Set(&h.Deadline, end)
-	if c := h.connection; c != nil && c.closed.Load() { // after it was counted: see releaseConnection
+	if c := h.connection; c != nil && c.closed.Load() { // after link has incremented heldCount: see releaseConnection
 		t.release(h, nil)
 	}
 	return true, false
@@ -223,7 +223,7 @@ func (t *heldTable) link(n *heldName, h *held) {
 	h.counters.Waiting.Inc()
 }
 
-// unlink removes a query from where link has added it. The mutex is locked.
+// unlink removes a query from its name and its connection; answered removes it from its source. The mutex is locked.
 func (t *heldTable) unlink(h *held) {
 	n := h.name
 	if h.older != nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
-// maxHeldWorkers limits the goroutines that answer queries that have waited for a name, or hand them over: an event may end the
-// waiting of all of them, which are more than the queue of the process accepts at a time.
+// maxHeldWorkers limits the goroutines that answer queries that have waited for a name, or hand them over: an event may release
+// more queries than the queue of the process accepts at a time.
 const maxHeldWorkers = 16
 
 // clusterTime is more than the plugin chain takes for an answer from the data of the cluster. A query that takes longer waits for
-// a place or for another server, as one with a search list does: the goroutine leaves it to the queue.
+// a place, or for another server as with a search list: the goroutine leaves it to the queue.
 const clusterTime = 10 * time.Millisecond
 
 // heldList is a list of queries, linked by next.
@@ -41,7 +41,7 @@ func (h *held) Expired(time.Time) {
 	}
 }
 
-// release ends the waiting of a query, which is answered soon and counted in a counter, if there is one. The mutex is locked.
+// release ends the waiting of a query, which is answered soon and counted in result, unless that is nil. The mutex is locked.
 func (t *heldTable) release(h *held, result prometheus.Counter) {
 	wheel.Process.Stop(&h.Deadline)
 	t.unlink(h)

@@ -11,8 +11,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// histogramVec exports one of CoreDNS's histograms with observations of equal values, which are counted all at once. The Prometheus
-// client has no way to do that, and an observation in a native histogram takes 0.1 us: as long as the kernel's answer to a query.
+// histogramVec exports one of CoreDNS's histograms, together with equal observations that were counted all at once. The Prometheus
+// client cannot do that, and an observation in a native histogram takes 0.1 us: as long as the kernel's answer to a query.
 type histogramVec struct {
 	*prometheus.HistogramVec
 	mu  sync.Mutex
@@ -31,12 +31,12 @@ func newHistogramVec(v *prometheus.HistogramVec) *histogramVec {
 	return &histogramVec{HistogramVec: v, all: map[string]*histogram{}}
 }
 
-// histogram is that of one set of label values.
+// histogram is a histogram of a histogramVec, with one set of label values.
 type histogram struct {
-	own prometheus.Observer // that of CoreDNS
+	own prometheus.Observer // CoreDNS's histogram
 
 	mu     sync.Mutex
-	bounds []float64 // upper ones of the classic buckets
+	bounds []float64 // upper bounds of the classic buckets
 	schema int32     // of the native buckets
 	zero   float64   // upper bound of the native bucket for 0
 	more   observations
@@ -84,7 +84,7 @@ func keyOf(m *dto.Metric) string {
 	return key.String()
 }
 
-// minAtOnce is the least number of equal observations that are counted at once.
+// minAtOnce is the minimum number of equal observations that are counted at once.
 const minAtOnce = 4
 
 // observe observes a value n times.
@@ -109,7 +109,7 @@ func (h *histogram) observe(n uint64, value float64) {
 	}
 }
 
-// nativeIndex returns the index of the bucket of a native histogram that has a value above 0: the upper bound of bucket i is
+// nativeIndex returns the index of the bucket of a native histogram that contains a value above 0: the upper bound of bucket i is
 // 2^(i/2^schema), and belongs to it (specification of Prometheus's native histograms, section Schema).
 func nativeIndex(value float64, schema int32) int {
 	fraction, exponent := math.Frexp(value) // fraction is in [1/2, 1)
@@ -157,7 +157,7 @@ func (s extended) Write(out *dto.Metric) error {
 	return nil
 }
 
-// addTo adds the observations to a histogram, given the schema of their native buckets. That of the histogram may have become
+// addTo adds the observations to a histogram, given the schema of their native buckets. The histogram's schema may have become
 // coarser.
 func (o *observations) addTo(out *dto.Histogram, schema int32) {
 	if o.number == 0 {
@@ -183,7 +183,7 @@ func (o *observations) addTo(out *dto.Histogram, schema int32) {
 	setNativeBuckets(out, buckets)
 }
 
-// ceilShift returns the index of the bucket that has bucket i, at a schema that is lower by a number.
+// ceilShift returns the index of the bucket that contains bucket i, in a schema that is lower by a number.
 func ceilShift(i int, by int32) int { return -(-i >> by) }
 
 // nativeBuckets returns the native buckets of a histogram, by index.
@@ -201,7 +201,6 @@ func nativeBuckets(h *dto.Histogram) map[int]int64 {
 	return all
 }
 
-// setNativeBuckets sets the native buckets of a histogram.
 func setNativeBuckets(h *dto.Histogram, all map[int]int64) {
 	h.PositiveSpan, h.PositiveDelta = nil, nil
 	next, before := 0, int64(0)

@@ -25,9 +25,9 @@ type kernelAnswers struct {
 	mu         sync.Mutex
 	table      *kernel.Table // nil while no block has the option, and if it cannot be loaded
 	interfaces *kernel.Interfaces
-	forced     bool                   // the interfaces are those of option force
+	forced     bool                   // the program is attached with option force
 	failure    string                 // the last logged reason for not loading
-	unfollow   func()                 // ends setLease; nil before the first listener
+	unfollow   func()                 // ends the calls of setLease; nil before the first listener
 	listeners  map[*listener]struct{} // whose servers have the option
 	numbers    sync.Map               // netip.AddrPort -> int, the number of the listener in the table
 }
@@ -82,8 +82,8 @@ func (k *kernelAnswers) serve(l *listener) {
 	}
 	k.listen(l) // last: if two listeners have the same address, the table accepts only offers of the one that was added last
 	before := k.unfollow
-	k.unfollow = leases.Process.Follow(k.setLease) // which calls it for the present leases, too
-	if before != nil {                             // after that, so that no release is missed
+	k.unfollow = leases.Process.Follow(k.setLease) // Follow calls setLease for the present leases, too
+	if before != nil {                             // after Follow, so that no release is missed
 		before()
 	}
 }
@@ -128,7 +128,7 @@ func (k *kernelAnswers) unlisten(l *listener, old *kernelListener) {
 	k.table.Unlisten(old.number)
 }
 
-// remove ends the answers of the kernel to queries of listeners that close, and all of them if no other listener has any.
+// remove ends the answers of the kernel to queries of listeners that close, and unloads the program after the last listener.
 func (k *kernelAnswers) remove(closing []*listener) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -152,7 +152,7 @@ func (k *kernelAnswers) setLease(address netip.AddrPort, until time.Time) {
 // open loads the program, and attaches it to the interfaces of pods. After an error, shut has to be called.
 func (k *kernelAnswers) open(forced bool) (err error) {
 	if err := kernel.CheckBudget(store.Shared); err != nil {
-		return err // the budget may be that of a reload
+		return err // a reload may have changed the budget
 	}
 	switch {
 	case k.table == nil:
@@ -184,8 +184,8 @@ func (k *kernelAnswers) open(forced bool) (err error) {
 	return nil
 }
 
-// exit ends all answers of the kernel at the end of the process, before which rules and interface of nodelocal have to be
-// removed: it does not wait for the program to be detached.
+// exit ends all answers of the kernel at the end of the process. It does not wait until links of tcx are detached: nodelocal still
+// has to remove its rules and its interface.
 func (k *kernelAnswers) exit() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -223,7 +223,7 @@ func (k *kernelAnswers) end(detach func(*kernel.Interfaces) error) {
 	k.table, k.interfaces, k.unfollow = nil, nil, nil
 }
 
-// ownAddress returns the address of a server in CoreDNS's form, false if it has none of its own.
+// ownAddress parses a server's address, which is in CoreDNS's form. It returns false for a wildcard and for an address with a zone.
 func ownAddress(server string) (a netip.AddrPort, ok bool) {
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(server, transport.DNS+"://"))
 	if err != nil {
@@ -261,7 +261,7 @@ func (r *reader) offer(l *kernelListener, client netip.Addr) {
 }
 
 // listFor returns the search list with which a client's query for a name has found an entry. It returns false if the list has
-// changed since, and if it is unknown: autopath counts such queries by reason, so they have to reach it.
+// changed since, and if it is unknown: queries with an unknown list have to reach autopath, which counts them by reason.
 func listFor(searches block.Searches, client netip.Addr, name []byte, e *store.Entry) (list uint32, ok bool) {
 	list = searches.ListOf(client)
 	search := searches.Search(client, name)

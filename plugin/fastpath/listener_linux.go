@@ -33,7 +33,7 @@ type server struct {
 	queue   *admission.Queue // for queries that match no server block
 	metrics *listenerMetrics
 	blocks  map[string]*servedBlock // by zone
-	// kernelForced is set if a server block of the configuration has option kernel force: the interfaces are those of all servers.
+	// kernelForced is set if a server block of the configuration has option kernel force: all servers share the interfaces.
 	kernelForced bool
 	opcodes      map[int]bool      // accepted besides QUERY and NOTIFY
 	generated    []*store.Keyspace // whose answers are valid by Generations
@@ -84,7 +84,7 @@ func (l *listener) acquire() *server {
 // fastPath has what the servers of a process share. It implements block.FastPath and explain.Server.
 type fastPath struct {
 	places *admission.Places
-	// background has the queries that no client waits for. Its limit leaves more than half of the places to those of clients.
+	// background has the queries that no client waits for. Its limit leaves more than half of the places to queries of clients.
 	background *admission.Queue
 	workers    workers
 	finals     finalQueue
@@ -140,7 +140,7 @@ func (f *fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {
 	}
 }
 
-// skipPathMTUDiscovery sets the option of CoreDNS's own socket, which answers without a fast path; nil is none.
+// skipPathMTUDiscovery sets the option of CoreDNS's own socket, nil for none, for the answers that CoreDNS sends itself.
 func skipPathMTUDiscovery(own *net.UDPConn) {
 	if own != nil {
 		_ = sockets.Use(own, func(s sockets.Socket) error { // an error means that CoreDNS has closed it
@@ -150,8 +150,8 @@ func skipPathMTUDiscovery(own *net.UDPConn) {
 	}
 }
 
-// storeByGeneration has answers that are valid by Generations alone stored, and returns a function that undoes it. The
-// mutex of fastPath is locked until then: servers with a server block in common start one after the other.
+// storeByGeneration permits storing answers that are valid by Generations alone, and returns a function that undoes it. The mutex
+// of fastPath is locked until the server has started: servers with a server block in common start one after the other.
 func (s *server) storeByGeneration() (undo func()) {
 	var changed []*store.Keyspace
 	for _, k := range s.generated {

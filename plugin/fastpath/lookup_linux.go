@@ -25,7 +25,7 @@ type lookup struct {
 	peek    bool          // the query is not counted for prefetch
 	single  bool          // the plugins have ignored the search list of the query, and answered its name alone
 	reply   []byte        // of the plugin chain, whose entry may have ended already; nil without one
-	since   time.Duration // the plugin chain has made the reply since then
+	since   time.Duration // start of the plugin chain's work on the reply
 	key     [store.MaxKey]byte
 	listKey [store.MaxKey]byte
 
@@ -34,7 +34,7 @@ type lookup struct {
 	entry    *store.Entry
 	counters [3]store.Counter // of the answer; unused ones are nil
 	viewed   bool             // the entry is for some callers only
-	unnamed  bool             // it is for the callers at the address of the client, whatever the query
+	unnamed  bool             // it depends on the address of the client, not on the caller option
 	beyond   bool             // the TTL has passed: a session vouches for the answer
 	wire     bool             // without a fresh entry: the wire handlers of the route may answer
 	keyLen   int
@@ -83,11 +83,11 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 		return false
 	}
 	l.beyond = e.Cached && e.Expires != 0 && now >= e.Expires
-	// Otherwise it is to be prefetched.
+	// If the entry is to be prefetched now, the plugin chain gets the query.
 	return l.reply != nil || l.peek || e.Popularity == nil || !e.Popularity.Count(now) || e.Popularity.Refreshing.Load() || e.Vouched(now)
 }
 
-// isLogged reports whether plugin log may log the answer to a query, given what it logs.
+// isLogged reports whether plugin log may log the answer to a query, given the answers that it logs.
 func isLogged(logged block.Logged, e *store.Entry, q *wire.Query) bool {
 	kind, rcode := block.LoggedError, e.Plain.Rcode()
 	switch answered := e.Plain.HasAnswers(); {
@@ -107,13 +107,13 @@ func mayTranslate(d *dns64.DNS64, q *wire.Query, client netip.Addr) bool {
 // translates reports whether plugin dns64 may replace an answer by one with addresses of IPv4 (RFC 6147 section 5.1).
 func translates(d *dns64.DNS64, e *store.Entry, q *wire.Query) bool {
 	if e.Plain.Rcode() == dns.RcodeNameError {
-		return q.DO || e.Plain.HasAnswers() // with an expired signature, or an alias
+		return q.DO || e.Plain.HasAnswers() // to dns64, a reply with an expired signature or an alias is no denial
 	}
 	return d.TranslateAll || !e.Plain.HasType(dns.TypeAAAA)
 }
 
-// isRewritten reports whether plugin rewrite changes queries for a name, in wire form and lower case, so that a stored answer for the
-// name itself is not theirs.
+// isRewritten reports whether plugin rewrite changes queries for a name, in wire form and lower case: then the stored answer for the
+// name does not answer them.
 func isRewritten(rules block.Rewrites, e *store.Entry, name []byte, qtype uint16) bool {
 	return e.Memo(func() bool { return changesName(rules, name, qtype) })
 }
@@ -149,15 +149,15 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 	}
 	switch {
 	case e == nil || search.List != 0 && !e.Plain.HasData():
-	case e.Count != nil: // its plugin precedes the one with search lists in the chain
+	case e.Count != nil: // the entry's plugin precedes the one with search lists in the chain
 		l.entry, l.counters = e, [3]store.Counter{e.Count.Counter(server), view.Callers}
 	default:
 		l.entry, l.counters = e, [3]store.Counter{search.Count, search.Client, view.Callers}
 	}
 }
 
-// isMade reports whether an entry that has ended has the reply of the plugin chain, or a later one. An entry that the chain did
-// not store was current when the chain made the reply: it is later, or has the same records.
+// isMade reports whether an entry that has ended has the reply of the plugin chain, or a later one. An entry that was stored before
+// the chain began must have the same records: it was current when the chain made the reply.
 func (l *lookup) isMade(e *store.Entry, in []byte) bool {
 	switch {
 	case l.reply == nil:
@@ -232,8 +232,8 @@ func fragmentOf(client netip.Addr) int {
 	return fragmentIPv6
 }
 
-// formOf returns the form of an entry that is sent to a client whose replies may have limit bytes, nil if the plugin chain
-// has to make the reply. It sets Shuffle of the patch.
+// formOf returns the form of an entry for a client whose replies may have limit bytes, nil if the plugin chain has to make the
+// reply. It sets Shuffle of the patch.
 func formOf(rt *route, e *store.Entry, q *wire.Query, p *store.Patch, limit, fragments int, random *random) *store.Answer {
 	form := shuffledForm(rt, e, q, p, limit, fragments, random)
 	if form != nil && rt.shuffle && form.Ordered() {
@@ -243,7 +243,7 @@ func formOf(rt *route, e *store.Entry, q *wire.Query, p *store.Patch, limit, fra
 	return form
 }
 
-// shuffledForm is formOf for a client that accepts the stored order of records that Shuffle does not permute.
+// shuffledForm is formOf for a client that accepts the stored order: records that Shuffle does not permute are sent in it.
 func shuffledForm(rt *route, e *store.Entry, q *wire.Query, p *store.Patch, limit, fragments int, random *random) *store.Answer {
 	if q.Upper && !e.AnyCase {
 		return nil

@@ -21,8 +21,8 @@ const (
 	// has lost its network does not close connections.
 	sessionUserTimeout = 10 * time.Second
 
-	// maxSessionUnsent is the number of bytes that the kernel has not accepted beyond which a session is closed: those of
-	// answers before a pause, and several invalidations of dso.MaxInvalidated handles.
+	// maxSessionUnsent limits the bytes that the kernel has not accepted; a session beyond it is closed. It has room for the
+	// answers before a pause, and for several invalidations of dso.MaxInvalidated handles.
 	maxSessionUnsent = 4 * maxUnsent
 )
 
@@ -78,7 +78,7 @@ func (c *connection) resetOnClose() {
 	_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // otherwise the close is graceful
 }
 
-// abortViolated is violate without the mutex.
+// abortViolated is violate for a caller that has not locked the mutex.
 func (c *connection) abortViolated() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +95,7 @@ func (c *connection) subscribe() {
 	c.poller.relink(c)
 }
 
-// Push implements push.Conn. The connection's client has to read; the process does not wait for it.
+// Push implements push.Conn. It does not wait for a client that does not read: beyond maxSessionUnsent it closes the connection.
 func (c *connection) Push(message []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,13 +151,13 @@ func (n *notified) appendEntry(b *batch.Batch, r *request, e *store.Entry, p *st
 	return form
 }
 
-// notifiedReply is the destination of the plugin chain's reply to such a query.
+// notifiedReply is the destination of the plugin chain's reply to a query with a request for notification.
 type notifiedReply struct {
 	*connection
 	server *server
 	query  []byte
 	since  time.Duration
-	name   []byte // of the question, if the plugin chain gets it in lower case
+	name   []byte // in the question of the client, if the plugin chain gets it in lower case
 }
 
 // newNotifiedReply returns the destination of the reply to a request, which may be reused.
@@ -165,8 +165,8 @@ func newNotifiedReply(c *connection, r *request) *notifiedReply {
 	return &notifiedReply{connection: c, server: r.server, query: append([]byte(nil), r.query...), since: validity.Now()}
 }
 
-// lowerCase changes the question to lower case, if the answers of its server block are stored: only those are, so that the
-// answers to other questions would have no handles. The client gets its question as it is.
+// lowerCase changes the question to lower case, if its server block stores answers: a reply to a question with upper-case letters
+// is not stored, and would have no handles. The client gets its question as it is.
 func (n *notifiedReply) lowerCase(m *dns.Msg) {
 	var q wire.Query
 	if !q.Parse(n.query) || !q.Upper {
@@ -191,8 +191,8 @@ func (n *notifiedReply) restore(message []byte) {
 	}
 }
 
-// send implements destination. If the chain has stored the reply, the stored form is sent, with handles, also if it has ended
-// meanwhile: without handles, the client would use it until its TTL ends.
+// send implements destination. If the chain has stored the reply, the stored form is sent, with handles, also if that has ended
+// meanwhile: without handles, the client would use the reply until its TTL ends.
 func (n *notifiedReply) send(reply []byte, mayWait bool) error {
 	if n.sendStored(reply, mayWait) {
 		return nil
@@ -231,7 +231,7 @@ func isResult(reply []byte) bool {
 	return code == dns.RcodeSuccess || code == dns.RcodeNameError
 }
 
-// find finds the stored answer. A reply without the option of package searchlist is stored as that to the name alone.
+// find finds the stored answer. A reply without the option of package searchlist is stored as the answer to the name alone.
 func (n *notifiedReply) find(l *lookup, reply []byte, now time.Duration) bool {
 	if l.find(n.server, n.query, n.client, now) {
 		return true

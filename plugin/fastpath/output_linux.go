@@ -164,7 +164,7 @@ func (c *connection) writeFrames(frames []byte) {
 	}
 }
 
-// flush sends the output that the kernel accepts. The poller calls it again when it accepts more. The mutex is locked.
+// flush sends the output that the kernel accepts. The poller calls it again when the kernel accepts more. The mutex is locked.
 func (c *connection) flush() {
 	if c.fd < 0 || len(c.out.bytes) == 0 {
 		return

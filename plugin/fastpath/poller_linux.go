@@ -16,11 +16,11 @@ import (
 const (
 	eventsLen = 64 // connections that are ready, received by a system call
 
-	// A sweep over all connections takes sweepPause, or up to maxSweep if they are many: sweepAtOnce at a time.
+	// A sweep handles sweepAtOnce connections at a time. It takes sweepPause, or up to maxSweep if there are many connections.
 	sweepPause  = 250 * time.Millisecond
 	maxSweep    = time.Second
 	sweepAtOnce = 256
-	sweepStep   = 16 * time.Millisecond // if the limits permit it
+	sweepStep   = 16 * time.Millisecond // pause before each sweepAtOnce connections, within these limits
 )
 
 // interest has the events of a connection. They are edge-triggered: an event that is not handled does not occur again until
@@ -38,7 +38,7 @@ type poller struct {
 
 	mu       sync.Mutex
 	byFD     map[int32]*connection
-	ring     connection // newer is the connection whose last query is the oldest, older the newest one
+	ring     connection // newer is the connection whose last event is the oldest, older the one with the newest
 	sessions connection // the ring of the connections with sessions
 	sweeping bool
 }
@@ -142,8 +142,8 @@ func (p *poller) remove(c *connection, fd int) {
 	}
 }
 
-// control changes the kernel's registration of a connection, whose socket is open. The number tells its events from those of
-// an earlier connection with the same descriptor.
+// control changes the kernel's registration of a connection, whose socket is open. The number distinguishes its events
+// from those of an earlier connection with the same descriptor.
 func (p *poller) control(operation int, c *connection) error {
 	return unix.EpollCtl(p.fd, operation, c.fd, &unix.EpollEvent{Events: interest, Fd: int32(c.fd), Pad: c.number}) // #nosec G115 -- a descriptor
 }

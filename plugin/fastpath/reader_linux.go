@@ -126,7 +126,7 @@ func (r *reader) step(fd uintptr) bool {
 
 // batch receives and answers a batch, and reports whether there may be more.
 func (r *reader) batch(fd uintptr) bool {
-	// RawSyscall6, since neither call waits and a batch takes microseconds: Syscall6 would let the scheduler give the
+	// RawSyscall6, since the call does not wait and takes microseconds: Syscall6 would let the scheduler give the
 	// goroutine's processor to another one meanwhile.
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.received[0])), batchLen, unix.MSG_DONTWAIT, 0, 0)
 	switch errno {
@@ -148,7 +148,7 @@ func (r *reader) batch(fd uintptr) bool {
 	}
 }
 
-// try receives and sends zero datagrams, and sends one to no address, to find out whether the process may.
+// try finds out whether the process may use these system calls: it receives and sends zero datagrams, and sends one to no address.
 func (r *reader) try() error {
 	var receive, send, sendOne unix.Errno
 	if err := r.socket.raw.Control(func(fd uintptr) {

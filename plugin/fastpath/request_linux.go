@@ -24,7 +24,7 @@ const shortQuery = 256
 type request struct {
 	server *server
 	to     destination
-	origin datagram // to, for a query over UDP
+	origin datagram // to points to it for a query over UDP
 	query  []byte
 	buf    [shortQuery]byte // of query and the key, unless they are longer
 
@@ -34,13 +34,13 @@ type request struct {
 	wirechain.Request
 	received time.Duration   // on the clock of validity.Now
 	result   any             // of the wire handlers, for the plugin chain
-	unnamed  bool            // the stored answer is for the callers at the address of the client, whatever the query
+	unnamed  bool            // the stored answer depends on the address of the client, not on the caller option
 	ended    chan<- struct{} // closed when the query was answered or dropped, nil for none
 
 	ticket admission.Ticket
 
-	// turn is odd from the end of the work in the wire handlers until the memory is reused, which changes it again: so the
-	// recovery from a panic knows whether a handler has ended the work.
+	// turn is odd from the end of the work in the wire handlers until recycle, which makes it even. With it, the recovery from
+	// a panic detects whether a handler has ended the work.
 	turn *atomic.Uint32
 }
 

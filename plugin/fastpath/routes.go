@@ -19,12 +19,12 @@ import (
 // route is how queries for the names of a zone are answered and counted.
 type route struct {
 	keyspace uint32 // ID of the server block's Keyspace; 0 if the block has no fast path
-	// byGeneration is false if another plugin of the block may answer before kubernetes: no generation ends its answers.
+	// byGeneration is false if another plugin of the block may answer before kubernetes: no generation ends that plugin's answers.
 	byGeneration bool
 	shuffle      bool
 	kernel       bool   // the kernel may answer
 	bufSize      uint16 // max. UDP size of a client, 0 for none
-	local        bool   // names that begin with localhost are those of plugin local
+	local        bool   // plugin local answers names that begin with localhost
 	logged       block.Logged
 	dns64        *dns64.DNS64   // nil without the plugin
 	rewrites     block.Rewrites // nil for none
@@ -80,7 +80,7 @@ func (r *routes) add(zone string, rt *route) {
 // search lists or limits have routes of their own.
 func newRoutes(server string, blocks map[string]*servedBlock) routes {
 	r := routes{byZone: make(map[string]*route, len(blocks))}
-	added := map[*servedBlock]bool{} // its subzones
+	added := map[*servedBlock]bool{} // blocks whose subzones are added
 	for zone, b := range blocks {
 		r.add(zone, b.route(server, zone))
 		if added[b] {
@@ -143,7 +143,7 @@ func newServedBlock(places *admission.Places, b *block.Block) *servedBlock {
 
 // inKernel reports whether the kernel answers queries of the block.
 func (b *servedBlock) inKernel() bool {
-	return b.Kernel && b.Prevented == "" && b.Keyspace != nil && b.BufSize == 0 // the program has the client's size
+	return b.Kernel && b.Prevented == "" && b.Keyspace != nil && b.BufSize == 0 // the program uses the client's UDP size
 }
 
 // route returns the route of a zone whose names belong to the block.

@@ -109,9 +109,8 @@ func (s *sender) send() {
 	s.server, s.pending, s.arena = nil, 0, s.arena[:0]
 }
 
-// sendAll sends datagrams, given the descriptor of conn, and returns the number of those that could not be sent, for each of which
-// it calls failed. It never waits: when the send buffer is full, which the datagrams to one client can cause, the rest leave by the
-// spare sockets.
+// sendAll sends datagrams, given the descriptor of conn. It calls failed for each one that cannot be sent, and returns their number.
+// It never waits: when the send buffer is full, as the datagrams to one client can make it, the rest leave by the spare sockets.
 func (s *socket) sendAll(fd uintptr, all []mmsghdr, failed func(i int, errno unix.Errno)) (unsent int) {
 	fd = s.senderOr(fd)
 	for sent, full := 0, false; sent < len(all); {

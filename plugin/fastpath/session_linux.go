@@ -33,11 +33,11 @@ type session struct {
 	ended       bool          // Retry Delay is in the output: nothing follows
 	heard       time.Duration // time of the last message of the client, in an established session
 
-	// subscriber notifies the client. It is nil without a session that does; it is changed with the mutex.
+	// subscriber notifies the client. It is nil while the client is not notified; the mutex is locked to change it.
 	subscriber atomic.Pointer[push.Subscriber]
 }
 
-// request is what a DSO message asks of the connection, beside its response.
+// sessionRequest is the effect of a DSO message on the connection, beside its response.
 type sessionRequest int
 
 const (
@@ -106,7 +106,7 @@ func (s *session) isSilent(now time.Duration) bool {
 }
 
 // end appends Retry Delay to the output: the client gets no more messages, and is to connect again without a delay (RFC 8490
-// section 6.6.1). A delay would be one of its queries, too.
+// section 6.6.1). A delay would delay the client's queries, too.
 func (s *session) end(out *output) {
 	if s.established && !s.ended {
 		out.message(dso.AppendRetryDelay(nil, dso.NoError, 0))
@@ -135,9 +135,9 @@ func (s *session) countClosed(r closeReason) {
 }
 
 // handles appends the handles of the data that a stored answer depends on, and subscribes the session to them. It appends
-// none if the client has no session, if the answer depends on anything else, or beyond a limit. The location of the client's
-// address is such: a node's cache sends the queries of all pods from one address. The mutex remains locked until the answer is in
-// the output: no invalidation overtakes the answer.
+// none if the client has no session, beyond a limit, or if the answer depends on anything else, such as the location of the client's
+// address: a node's cache sends the queries of all pods from one address. The mutex remains locked until the answer is in the
+// output, so that no invalidation overtakes it.
 func (s *session) handles(l *lookup, handles []uint64) []uint64 {
 	subscriber := s.subscriber.Load()
 	if subscriber == nil || !l.route.byGeneration || l.unnamed {
@@ -163,7 +163,7 @@ func (s *session) answer(out *output, l *lookup, query, options []byte, p *store
 	if len(handles) == 0 {
 		return nil
 	}
-	patch := *p   // the reply without handles has the other one
+	patch := *p   // a reply without handles uses p unchanged
 	patch.Age = 0 // the answer is current, however long plugin cache has stored it
 	p = &patch
 	p.Options = appendHandles(append(options[:0], p.Options...), handles)
@@ -180,7 +180,7 @@ func (s *session) answer(out *output, l *lookup, query, options []byte, p *store
 }
 
 // endAdvanced ends the subscriptions to the Generations of an answer that have advanced since it was made, and returns their
-// handles. A Generation may never advance again. The other handles may stand for much else that is valid.
+// handles: such a Generation may never advance again. Other handles remain, since other valid answers may depend on them.
 func (s *session) endAdvanced(e *store.Entry, handles []uint64) (ended []uint64) {
 	for i, h := range handles {
 		b := &e.Bounds[i]

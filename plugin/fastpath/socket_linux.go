@@ -58,7 +58,7 @@ func (p *peer) udpAddr() *net.UDPAddr {
 	return a
 }
 
-// clientOf returns the source address of a query; of a query over IPv4, an IPv4 address.
+// clientOf returns the source address of a query; a mapped IPv4 address is unmapped.
 func clientOf(name *unix.RawSockaddrInet6) netip.Addr {
 	if name.Family == unix.AF_INET {
 		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(name))
@@ -72,16 +72,16 @@ type socket struct {
 	conn     *net.UDPConn
 	raw      syscall.RawConn
 	wildcard bool // the destination address of each query is the source address of its answer
-	// sender is the descriptor of a socket with the same address that only sends; -1 without one. Go polls conn for being
-	// writable too, and each answer that leaves it wakes the poll up: 0.5 us of a single answer, 0.14 us of one in a batch.
+	// sender is the descriptor of a socket with the same address that only sends; -1 without one. Go also polls whether conn is
+	// writable, so that each answer that leaves by conn wakes the poll up: this costs 0.5 us for a single answer, 0.14 us in a batch.
 	sender int
 	spares *spares // nil for none
 }
 
 // openSockets opens a number of sockets with openBeside, and their senders. On an error, it returns those that are open.
 //
-// The senders follow the sockets. A sender is connected, and in recent kernels (seen with Linux 6.18) a connected socket
-// divides those that were bound before it from those after it: the kernel delivers all datagrams to the last group.
+// The senders are opened after all sockets. A sender is connected, and in recent kernels (seen with Linux 6.18) a connected socket
+// divides the sockets that were bound before it from those after it: the kernel delivers all datagrams to the last group.
 func openSockets(own *net.UDPConn, wildcard bool, number int) (all []*socket, err error) {
 	for range number {
 		s, err := openBeside(own, wildcard)
@@ -91,7 +91,7 @@ func openSockets(own *net.UDPConn, wildcard bool, number int) (all []*socket, er
 		}
 		all = append(all, s)
 	}
-	if wildcard { // a detached socket has one address
+	if wildcard { // a sender is detached, and such a socket has one address
 		return all, nil
 	}
 	spares := newSpares(len(all))
@@ -151,7 +151,7 @@ func (s *socket) openSender() (fd int, err error) {
 	return fd, err
 }
 
-// openSenderBeside returns a descriptor, -1 with an error.
+// openSenderBeside is openSender, given the socket of conn.
 func (s *socket) openSenderBeside(beside sockets.Socket) (fd int, err error) {
 	local, err := unix.Getsockname(beside.FD)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 // spares are sockets with the address of a listener that only send: answers that do not fit into the send buffer of a sender. A
 // datagram counts for the buffer of its socket until it leaves the machine, or the host's end of a pod's interface, so that a client
 // behind a bandwidth limit can fill the buffer. It fills the buffers of two spares as well; of the other clients, one in 28 has the
-// same two. They are opened when a buffer is full, since each costs a query the time in which the kernel skips it when it looks for
-// the socket; datagrams that one receives before it is detached, within microseconds, are lost.
+// same two. Spares are opened when a buffer is full, since the kernel spends time to skip each of them when it looks for the socket
+// of a query. Datagrams that a spare receives before it is detached, within microseconds, are lost.
 type spares struct {
 	mu    sync.Mutex
 	fds   [8]int // or unopened, or -1 after an error
@@ -34,7 +34,7 @@ func newSpares(users int) *spares {
 	return s
 }
 
-// fd returns the descriptor of a spare beside a socket, negative without one.
+// fd returns the descriptor of spare i, negative after an error. It opens an unopened spare on the address of beside.
 func (s *spares) fd(i int, beside *socket) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

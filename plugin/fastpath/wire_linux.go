@@ -22,14 +22,14 @@ func (r *request) setWire(rt *route, q *wire.Query, key []byte, received time.Du
 	r.Key = r.query[n:]
 	r.query = r.query[:n:n]
 	r.Query, r.Packed, r.Server, r.Dispatcher, r.Answerer = *q, r.query, rt.counters.server, r.server, r
-	if q.Search != nil { // a slice of the reader's buffer
+	if q.Search != nil { // which is a slice of the reader's buffer
 		r.Query.Parse(r.query)
 		r.Query.UDPSize = q.UDPSize // plugin bufsize may have reduced it
 	}
 }
 
-// isForWire reports whether the wire handlers may answer a query. Plugin loop has to see each HINFO query; replies to the
-// others are for the plugin chain.
+// isForWire reports whether the wire handlers may answer a query. Plugin loop has to see each HINFO query; the plugin chain
+// handles queries of the other types in the list.
 func isForWire(q *wire.Query) bool {
 	switch q.Type {
 	case dns.TypeHINFO, dns.TypeDS, dns.TypeAXFR, dns.TypeIXFR, dns.TypeANY:
@@ -102,7 +102,7 @@ func (r *request) finish(b *batch.Batch) {
 }
 
 // Dispatch implements wirechain.Dispatcher. Answers that depend on the caller, or belong to another plugin than cache, are for
-// the plugin chain: the answer to the other query would be stored for all callers.
+// the plugin chain: the answer to the client's query would be stored for all callers.
 func (s *server) Dispatch(b *batch.Batch, q *wirechain.Request) bool {
 	l, now := lookup{nested: true}, validity.Now()
 	found := l.find(s, q.Packed, q.Client, now)

@@ -5,8 +5,8 @@ import "sync"
 // maxIdleWorkers limits the idle goroutines, which are for short changes of the load.
 const maxIdleWorkers = 64
 
-// workers reuses goroutines: their stacks have grown to the size that the plugin chain needs. A goroutine for each query
-// costs 10 percent of a miss more.
+// workers reuses goroutines: their stacks have grown to the size that the plugin chain needs. With a new goroutine for each query,
+// a miss costs 10 percent more.
 type workers struct {
 	mu   sync.Mutex
 	idle []chan *request // the last one was busy last
@@ -19,7 +19,7 @@ func (w *workers) do(d *request) {
 		worker := w.idle[last]
 		w.idle = w.idle[:last]
 		w.mu.Unlock()
-		worker <- d // it has a buffer
+		worker <- d // the channel has a buffer: this does not wait
 		return
 	}
 	w.mu.Unlock()

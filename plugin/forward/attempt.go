@@ -23,7 +23,7 @@ type attempt struct {
 	started time.Time
 	share   time.Duration // of the query's time, after which the attempt has failed
 	udpAt   time.Time     // when UDP is tried as well; zero is never
-	tcpErr  error         // of TCP
+	tcpErr  error         // last error of the stream
 	open    bool          // the share is not over
 	damaged bool          // a reply over UDP was malformed
 	passed  bool          // the next upstream was tried, while the upstream of this attempt may hold the query
@@ -88,7 +88,7 @@ func (x *exchange) receive(call *transport.Call) bool {
 	return replied
 }
 
-// read evaluates a message, unless it refuses an option that was added to the query: then the query is repeated without.
+// read evaluates a reply, unless it refuses an option that was added to the query: then the query is repeated without options.
 func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time.Time) bool {
 	m, named := &x.message, x.isNamed(call)
 	x.explainResponse(a)
@@ -107,7 +107,7 @@ func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time
 		m.voucher = a.to.pool.WithoutSession()
 	}
 	if x.failover > 0 {
-		m.voucher = nil // the reply that led to the failover may end before
+		m.voucher = nil // the reply that led to the failover may become invalid earlier
 	}
 	return x.evaluate(a, overUDP, now)
 }
@@ -123,7 +123,7 @@ func (x *exchange) callFailed(a *attempt, err error, overUDP bool, now time.Time
 	switch {
 	case !a.open, a.stream != nil, a.udp != nil:
 		return
-	case malformed && overUDP && !a.damaged: // on the way, perhaps
+	case malformed && overUDP && !a.damaged: // perhaps damaged on the way
 		a.damaged = true
 		x.sendUDP(a)
 		return

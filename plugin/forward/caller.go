@@ -12,7 +12,7 @@ import (
 )
 
 // ednsRoom is the maximum reply in bytes to a query to which an OPT record is added: the limit of a client without EDNS
-// (RFC 1035 section 4.2.1), and the OPT record, which is removed.
+// (RFC 1035 section 4.2.1), plus the reply's OPT record, which is removed.
 const ednsRoom = dns.MinMsgSize + wire.OPTLen
 
 // newCaller returns the EDNS option with node and zone of the caller, in wire form.
@@ -40,8 +40,8 @@ func isHopOnly(code uint16) bool { return isHop(code) && code != wire.OptionSear
 func isOursOnly(code uint16) bool { return isOurs(code) && code != wire.OptionSearchList }
 
 // hopOf returns a function that reports whether an option of a message is not forwarded: isHop, but a signed message keeps
-// options that are not ours (RFC 8945 section 5.5). The caller of a client is dropped, signed or not, since clients could set
-// any; so are a search list, which addOptions adds for cluster DNS, and a request for notification.
+// options that are not ours (RFC 8945 section 5.5). A client's caller option is dropped, signed or not, since clients could name
+// any node; so are a search list, which addOptions adds for cluster DNS, and a request for notification.
 func hopOf(m *dns.Msg) func(code uint16) bool {
 	if m.IsTsig() != nil {
 		return isOurs
@@ -84,7 +84,7 @@ func withExtra(r *dns.Msg, extra []dns.RR) *dns.Msg {
 }
 
 // clean removes from a reply the options that are not forwarded, and the OPT record if the client's query had none. The
-// result of a search list stays if the upstream got one.
+// result of a search list stays if the upstream got the list.
 func (x *exchange) clean(m *message, searched bool) error {
 	hop := isHop
 	if searched {

@@ -15,8 +15,8 @@ func (u *upstream) changesCase() bool {
 	return until != 0 && int64(validity.Now()) < until
 }
 
-// doubtCase checks the case of the upstream's replies after one over UDP in another case, which may be forged; at most once in
-// tcpAgain.
+// doubtCase checks whether the upstream changes the case of names, after a reply over UDP in another case, which may be forged. It
+// does so at most once in tcpAgain.
 func (u *upstream) doubtCase() {
 	now, last := int64(validity.Now()), u.caseChecked.Load()
 	if !u.changesCase() && (last == 0 || now-last >= int64(u.tcpAgain)) && u.caseChecked.CompareAndSwap(last, now) {
@@ -24,7 +24,7 @@ func (u *upstream) doubtCase() {
 	}
 }
 
-// checkCase queries a name in both cases, twice: an attacker would have to forge both replies.
+// checkCase queries a name in mixed case, twice: an attacker would have to forge both replies.
 func (u *upstream) checkCase() {
 	for range 2 {
 		if r := u.query(u.udp, u.c.checkQuery(mixedCase(u.c.caseName()))); r.err != nil || !r.caseChanged {
@@ -35,8 +35,8 @@ func (u *upstream) checkCase() {
 	log.Warningf("Upstream %s changes the case of names: queries over UDP have names in lower case for %v", u.address, caseFor)
 }
 
-// caseName returns a name with letters that the upstream has: that of health_check, or the zone of the stanza. Every resolver has
-// localhost.
+// caseName returns a name with letters that the upstream knows: the domain of health_check, the zone of the stanza, or localhost,
+// which every resolver has.
 func (c *config) caseName() string {
 	for _, name := range []string{c.checkName, c.from} {
 		if mixedCase(name) != name {

@@ -45,14 +45,14 @@ func (u *upstream) openSession() {
 // notifies reports whether the upstream gets requests for notification.
 func (u *upstream) notifies() bool { return u.pool != nil && u.pool.Notifies() }
 
-// vouches reports whether a session of the upstream vouches for its answers now: that of the connection of a call, or any if
-// the call is nil.
+// vouches reports whether a session of the upstream vouches for its answers now: the session of the call's connection, or any
+// session if the call is nil.
 func (u *upstream) vouches(call *transport.Call) bool { return u.pool != nil && u.pool.Vouches(call) }
 
 type withoutVoucherKey struct{}
 
-// withoutVoucher returns a context for a query that is passed on to the next plugin. The reply depends on that of this stanza,
-// too: no voucher of the next one is valid for it.
+// withoutVoucher returns a context for a query that is passed on to the next plugin. The reply to the client also depends on the
+// reply to this stanza, for which a voucher of the next stanza does not vouch.
 func withoutVoucher(ctx context.Context) context.Context {
 	return context.WithValue(ctx, withoutVoucherKey{}, true)
 }

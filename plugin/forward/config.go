@@ -12,7 +12,7 @@ import (
 type config struct {
 	at     corefile.Position // the line where the stanza begins
 	from   string            // the zone whose queries are forwarded, normalized
-	except []string          // zones below it whose queries are not forwarded, normalized
+	except []string          // zones below from whose queries are not forwarded, normalized
 	to     []target          // in the order of the Corefile
 
 	blockZones   []string // of the server block, normalized; none in tests

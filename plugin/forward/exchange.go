@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// pause is the time for which a query waits after all upstreams have failed at once, doubled each time up to
-	// maxPause: a server that restarts is back soon.
+	// pause is the minimum time from one pass through the upstreams to the next, doubled each time up to maxPause: a server
+	// that restarts is back soon.
 	pause    = 100 * time.Millisecond
 	maxPause = 400 * time.Millisecond
 	// downPart is the part of its time for which a query waits while all upstreams are down.
@@ -29,7 +29,7 @@ const (
 
 // exchange forwards one query: it makes attempts at the upstreams in turn, and returns the first good reply. A late
 // attempt continues while the next upstream is tried. It has no goroutine: it continues with each event, which is the end of
-// a call or of a time, or the end of the client's wait.
+// a call, a deadline, or the cancellation by the client.
 type exchange struct {
 	mu sync.Mutex
 	progress
@@ -38,13 +38,13 @@ type exchange struct {
 // progress is the state of an exchange, which its mutex guards.
 type progress struct {
 	receiver receiver // nil after the end
-	users    int      // calls in flight, the deadline, and the goroutine that began: the last one releases the exchange
+	users    int      // calls in flight, the deadline, and the goroutine that began it: the last one releases the exchange
 	batch    *batch.Batch
 	deadlines
 
 	f         *Forward
 	wire      wireQuery      // the query of Exchange
-	overTCP   bool           // from the client
+	overTCP   bool           // the client's query is over TCP
 	span      ot.Span        // of the query of the plugin chain, nil without tracing
 	explained *explain.Trace // nil for an ordinary query
 	queries
@@ -63,7 +63,7 @@ type progress struct {
 	attempts []*attempt // those in flight, and ended ones until they are reused
 	first    attempt    // avoids an allocation, as call does
 	call     transport.Call
-	unsent   []*transport.Call // failed at once, and are processed after the event
+	unsent   []*transport.Call // calls that could not be sent; processed after the event
 	failures int               // that count against max_connect_attempts
 	failover int               // answers with a response code of failover
 	hedged   bool              // another upstream was tried because of a late answer
@@ -129,7 +129,7 @@ func (f *Forward) newExchange(overTCP bool, r receiver) *exchange {
 	return x
 }
 
-// initialQuery is the capacity of a new buffer for a query: more than an ordinary one has.
+// initialQuery is the capacity of a new buffer for a query: more bytes than an ordinary query has.
 const initialQuery = 128
 
 // run begins the exchange. Its query is set.
@@ -185,8 +185,8 @@ func (x *exchange) cancel(err error) {
 	b.Flush()
 }
 
-// proceed ends an event: with the result if the message is the client's reply or no further one is awaited, and otherwise
-// with the time of the next event. It unlocks the exchange.
+// proceed ends an event: it finishes the exchange if the message is the client's reply or no further reply is awaited, and
+// otherwise sets the time of the next event. It unlocks the exchange.
 func (x *exchange) proceed(b *batch.Batch, replied bool) {
 	if x.receiver == nil {
 		x.unlock()
@@ -247,7 +247,7 @@ func (x *exchange) finish(b *batch.Batch, replied bool) {
 	x.leave()
 }
 
-// leave ends the use of the exchange by its user.
+// leave ends the use of the exchange by one user.
 func (x *exchange) leave() {
 	x.mu.Lock()
 	x.users--
@@ -264,7 +264,7 @@ func (x *exchange) unlock() {
 	}
 }
 
-// doubtedLast returns the order with the upstreams at the end that have failed lately. It does not change its argument.
+// doubtedLast returns the order with upstreams that have failed lately at the end. It does not change its argument.
 func doubtedLast(order []*upstream) []*upstream {
 	if len(order) < 2 || !slices.ContainsFunc(order, (*upstream).doubted) {
 		return order
@@ -336,7 +336,7 @@ func (x *exchange) elapsed(now time.Time) {
 	}
 }
 
-// heldStep is the time between two looks at the session of a query that the upstream may hold.
+// heldStep is the time between two checks of the session for a query that the upstream may hold.
 const heldStep = 200 * time.Millisecond
 
 // waitsLonger extends the share of a late attempt, up to transport.MaxHold, while the session of its connection vouches for answers:
@@ -353,8 +353,8 @@ func (x *exchange) waitsLonger(a *attempt, now time.Time) bool {
 	return true
 }
 
-// attemptLate counts an attempt as failed, unless a session of the upstream vouches for answers. Its answer is still used if
-// it is the first.
+// attemptLate ends an attempt, and counts its upstream as failed unless a session of the upstream vouches for answers. The answer
+// is still used if it is the first.
 func (x *exchange) attemptLate(a *attempt, now time.Time) {
 	a.open = false
 	a.endTrial()

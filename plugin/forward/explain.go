@@ -13,7 +13,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
-// explainReply adds the result of an exchange.
+// explainReply adds the result of an exchange to the trace.
 func explainReply(t *explain.Trace, reply forwarded, err error) {
 	if err != nil {
 		t.Add(pluginName, "no reply: %v", err)
@@ -23,7 +23,7 @@ func explainReply(t *explain.Trace, reply forwarded, err error) {
 	}
 }
 
-// explainCall adds a call, and for one to cluster DNS the command that explains the reply there.
+// explainCall adds a call to the trace, and for a call to cluster DNS the command that explains the reply there.
 func (x *exchange) explainCall(a *attempt, call *transport.Call, overUDP bool) {
 	if x.explained == nil {
 		return

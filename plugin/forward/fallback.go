@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// dialTime is the time for a handshake before UDP is tried as well, and answerTime that for an answer on an
-	// established connection; but at most half of the upstream's share.
+	// dialTime is the time for a handshake before UDP is tried as well, and answerTime the time for an answer on an
+	// established connection. Both are at most half of the attempt's share.
 	dialTime   = 250 * time.Millisecond
 	answerTime = time.Second
 	// tcpPause is the time between two checks of an upstream whose TCP does not work.
@@ -77,8 +77,8 @@ func (x *exchange) transmit(carrier transport.Carrier, call *transport.Call) {
 	x.users++
 }
 
-// fallBack sends the query over UDP as well, unless TCP may still work: its connection delivers other answers, has been established
-// for less than answerTime, or has a session that is heard, so that the upstream may hold the query.
+// fallBack sends the query over UDP as well, unless TCP may still work: its connection delivers other answers, has a session that
+// is heard, so that the upstream may hold the query, or is established while the attempt has lasted for less than answerTime.
 func (x *exchange) fallBack(a *attempt, now time.Time) {
 	a.udpAt = time.Time{}
 	if a.stream == nil || a.udp != nil {
@@ -112,7 +112,7 @@ func (x *exchange) fellBack(a *attempt) {
 	}
 }
 
-// truncated handles a truncated answer over UDP: it is the client's unless TCP may deliver the whole one. fellBack
+// truncated handles a truncated answer over UDP: the client gets it unless TCP may deliver the whole answer. fellBack
 // reports that TCP did not answer.
 func (x *exchange) truncated(a *attempt, fellBack bool) bool {
 	u := a.to
@@ -124,7 +124,7 @@ func (x *exchange) truncated(a *attempt, fellBack bool) bool {
 	return !a.open || a.stream == nil
 }
 
-// doubtTCP checks TCP after an answer over UDP instead. While TCP fails, queries are sent over UDP.
+// doubtTCP checks TCP after UDP has answered in its place. While TCP fails, queries are sent over UDP.
 func (u *upstream) doubtTCP(reason string) {
 	if !u.tcpBad.Load() && u.tcpCheck.CompareAndSwap(false, true) {
 		go u.checkTCP(reason)

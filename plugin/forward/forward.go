@@ -37,9 +37,9 @@ type Forward struct {
 	Next plugin.Handler
 
 	config
-	zone       zone   // from
-	excepted   []zone // except
-	names      *names // that should not be forwarded; nil for upstreams that may have all
+	zone       zone   // from, in wire form
+	excepted   []zone // except, in wire form
+	names      *names // that should not be forwarded; nil if the upstreams may receive all names
 	upstreams  atomic.Pointer[[]*upstream]
 	concurrent atomic.Int64
 	before     []*Forward // earlier stanzas of the server block
@@ -176,7 +176,7 @@ func failureCode(err error) int {
 	return dns.RcodeServerFailure
 }
 
-// taker is a writer that may modify and store the message, as that of cache does, which saves a copy.
+// taker is a writer that may modify and store the message, such as the writer of cache: this saves a copy.
 type taker interface {
 	TakeMsg(*dns.Msg) error
 }

@@ -36,8 +36,8 @@ type health struct {
 	cancel   context.CancelFunc
 	stopOnce sync.Once
 
-	caseChecked atomic.Int64 // time of the last check of the case of replies, and the end of queries in lower case, on the clock of
-	caseUntil   atomic.Int64 // validity.Now; 0 is never yet
+	caseChecked atomic.Int64 // time of the last check of the case of replies, on the clock of validity.Now; 0 without one
+	caseUntil   atomic.Int64 // end of queries in lower case, on the same clock; 0 without one
 
 	unnamed      atomic.Bool   // queries have no options for cluster DNS, see checkOptions
 	optionCheck  atomic.Bool   // the options are being checked, or were lately
@@ -143,7 +143,7 @@ func (c *config) checkQuery(name string) *dns.Msg {
 	return m
 }
 
-// query sends a query of this program.
+// query sends a query of this program, and waits for the reply.
 func (u *upstream) query(carrier transport.Carrier, m *dns.Msg) result {
 	query, err := m.Pack()
 	if err != nil {
@@ -184,7 +184,7 @@ func (e ended) Ended(_ *batch.Batch, call *transport.Call) {
 	defer m.release()
 	r := result{caseChanged: call.CaseChanged, err: call.Err}
 	if call.Err == nil {
-		m.read(call.Reply) // of a malformed one, too, it sets the response code
+		m.read(call.Reply) // read sets the response code of a malformed reply, too
 		r.rcode = m.Rcode
 	}
 	e <- r

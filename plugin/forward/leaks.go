@@ -25,7 +25,7 @@ const (
 	leakCluster = "cluster"
 )
 
-// defaultClusterZones are cluster zones without a plugin for them: those of a cluster with defaults (KEP-1645 for the second).
+// defaultClusterZones are the zones of a cluster with defaults, also without a plugin for them (the second one: KEP-1645).
 var defaultClusterZones = []string{"cluster.local.", "clusterset.local."}
 
 // leak is a series of the metric leaks.
@@ -46,8 +46,8 @@ func (l *leak) inc() {
 	(*c).Inc()
 }
 
-// suffix is a node of a tree of domain names, from the root downwards. Names that belong to a node are those below it and in
-// none of the nodes below it that also have a role.
+// suffix is a node of a tree of domain names, from the root downwards. A name belongs to the longest of its suffixes that has a
+// role.
 type suffix struct {
 	below map[string]*suffix // by label, in lower case
 
@@ -91,7 +91,7 @@ func newNames(c *config, clusterZones, searchDomains []string) *names {
 	return n
 }
 
-// addCluster adds the cluster zones among the zones of plugins. Kubernetes has reverse zones as well.
+// addCluster adds the cluster zones among the zones of plugins, and returns them: plugin kubernetes has reverse zones as well.
 func (n *names) addCluster(zones []string) (added []string) {
 	for _, zone := range zones {
 		if zone == "." || searchlist.InZone(zone, "arpa.") {
@@ -195,8 +195,8 @@ func lowerLabel(name []byte, at uint8, buf *[wire.MaxLabel]byte) []byte {
 	return lower
 }
 
-// classify returns the series that counts the queries for a name of this type, nil for names that may leave; and the local zone that
-// has the name, nil without one. The name is in wire form, in any case; bytes behind it are ignored.
+// classify returns the series that counts queries for the name and type, nil if they may leave the cluster, and the local zone of
+// the name, nil without one. The name is in wire form, in any case; bytes behind it are ignored.
 func (n *names) classify(name []byte, qtype uint16) (l *leak, local *localZone) {
 	var buf [maxLabels]uint8
 	labels := offsetsOf(name, &buf)

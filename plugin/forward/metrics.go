@@ -152,8 +152,8 @@ func carrierMetrics(to, proto string) *transport.Metrics {
 	}
 }
 
-// series deletes the metrics of an address some time after its last upstream, and those of sessions after its last one with
-// sessions: the addresses of a hostname may change without limit, and an alert fires for an upstream without a session.
+// series deletes the metrics of an address some time after its last upstream has ended, and the metrics of sessions after its last
+// upstream with sessions: a hostname may have ever new addresses, and an alert fires for an upstream without a session.
 type series struct {
 	mu    sync.Mutex
 	users map[string]users

@@ -14,7 +14,7 @@ import (
 const (
 	// unnamedFor is the time after which an upstream that answers only without the options for cluster DNS is queried with them again.
 	unnamedFor = time.Minute
-	// optionPause is the time after such queries in which no others are sent to an upstream that answers them.
+	// optionPause is the minimum time between two checks of an upstream that answers queries with the options.
 	optionPause = 10 * time.Second
 )
 
@@ -26,7 +26,7 @@ func (u *upstream) doubtOptions() {
 	}
 }
 
-// checkOptions queries the upstream with and without the options. While it answers only those without, clients' queries have none.
+// checkOptions queries the upstream with and without the options. While only those without are answered, clients' queries have none.
 func (u *upstream) checkOptions() {
 	defer u.optionCheck.Store(false)
 	for wait := time.Duration(0); sleep(u.ctx, wait); wait = u.optionsAgain {
@@ -54,9 +54,9 @@ func (c *config) option() string {
 	return "caller"
 }
 
-// failureOfOptions returns the predicate of an upstream that twice does not answer a query with the options, or answers an error,
-// and answers the same query without them before and after each; "" for another one. It returns false for one that does not answer those
-// either.
+// failureOfOptions sends a query without the options, and then twice with them and without. failure is the predicate of an upstream
+// that fails both queries with the options, "" if it answers one of them. known is false if the queries without the options are not
+// all answered alike.
 func (u *upstream) failureOfOptions() (failure string, known bool) {
 	carrier := u.checkCarrier()
 	if u.tcpBad.Load() {
@@ -67,7 +67,7 @@ func (u *upstream) failureOfOptions() (failure string, known bool) {
 	if before.err != nil {
 		return "", false
 	}
-	for range 2 { // a hang, or a lost packet, fails only one of them
+	for range 2 { // a hang, or a lost packet, fails only one of the queries
 		if failure = failureOf(u.query(carrier, u.c.withOptions(plain)), before.rcode); failure == "" {
 			return "", true
 		}
@@ -78,8 +78,8 @@ func (u *upstream) failureOfOptions() (failure string, known bool) {
 	return failure, true
 }
 
-// failureOf returns the predicate of an upstream for the reply to a query with the options; "" if it is no failure, or that to the
-// same query without them, of which the response code is given.
+// failureOf returns the predicate of an upstream for its reply to a query with the options, "" if that is no failure. plain is the
+// response code to the same query without the options.
 func failureOf(r result, plain int) string {
 	switch {
 	case errors.Is(r.err, transport.ErrBusy): // it was not sent
@@ -96,7 +96,7 @@ func failureOf(r result, plain int) string {
 	return ""
 }
 
-// optionZone returns a zone of the upstream.
+// optionZone returns a zone of the stanza or of its server block, not the root if there is another.
 func (c *config) optionZone() string {
 	zones := append([]string{c.from}, c.blockZones...)
 	i := slices.IndexFunc(zones, func(zone string) bool { return zone != "." })

@@ -193,7 +193,7 @@ func portNumber(port string) (string, error) {
 	return strconv.Itoa(n), nil
 }
 
-// isFile reports whether a readable file exists.
+// isFile reports whether a file exists. A directory, a pipe and a socket are errors.
 func isFile(path string) (bool, error) {
 	info, err := os.Stat(path)
 	switch {

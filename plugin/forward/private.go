@@ -28,8 +28,8 @@ type localZone struct {
 	loopback bool   // every name has the loopback addresses
 }
 
-// localZones are all such zones that a forwarder should know. Those of the registry that are not among them have to be
-// forwarded, as ipv4only.arpa (RFC 8880), or are no special names for resolvers, as example and alt.
+// localZones are the zones of the registries that a forwarder should answer itself. The other ones have to be forwarded, such as
+// ipv4only.arpa (RFC 8880), or are not special to resolvers, such as example and alt.
 var localZones = newLocalZones()
 
 func newLocalZones() (all []localZone) {

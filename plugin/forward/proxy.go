@@ -49,7 +49,7 @@ func (u *upstream) carryByProxy() {
 	}
 	if u.protocol == protocols.QUIC {
 		u.proxy.Start(u.c.checkEvery)                                         // for closing idle connections
-		carrier.Closed = func() { time.AfterFunc(u.c.timeout, u.proxy.Stop) } // it ends queries in flight
+		carrier.Closed = func() { time.AfterFunc(u.c.timeout, u.proxy.Stop) } // Stop ends queries in flight
 	}
 	u.stream = carrier
 }

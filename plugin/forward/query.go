@@ -14,7 +14,7 @@ import (
 
 // queries are the forms of a query that upstreams get.
 type queries struct {
-	plain    []byte // without the options for cluster DNS; it may be that of wireQuery
+	plain    []byte // without the options for cluster DNS; it may be a slice of wireQuery.packed
 	named    []byte // with the caller; empty until it is needed
 	notify   []byte // with the request for notification as well; empty until it is needed
 	buf      []byte // of plain
@@ -69,7 +69,7 @@ func isUnusual(r *dns.Msg) bool {
 		len(r.Answer)+len(r.Ns) > 0 || len(r.Extra) > 1 || len(r.Extra) == 1 && r.Extra[0].Header().Rrtype != dns.TypeOPT
 }
 
-// setQuery sets an ordinary query. Its options are for one hop. Without any it is not copied.
+// setQuery sets an ordinary query, without its options, which are for one hop. A query without options is not copied.
 func (x *exchange) setQuery(q *wire.Query, packed []byte) {
 	end := q.QuestionEnd()
 	opt := 0
@@ -96,8 +96,8 @@ func (x *exchange) setQuery(q *wire.Query, packed []byte) {
 func (x *exchange) hasOptions() bool { return x.f.caller != nil || x.f.coherent }
 
 // addOptions makes cluster DNS get the caller, the client's search list if cluster DNS may try it, and a request for notification.
-// The options are added to the OPT record at an offset of the plain query, or to a new one if that is 0. The plain query has no
-// compressed names behind it.
+// The options are added to the OPT record of the plain query at offset opt, behind which no names are compressed, or to a new OPT
+// record if opt is 0.
 func (x *exchange) addOptions(opt int, name string, list []byte) {
 	x.opt, x.list, x.extends, x.addedOPT = opt, list, true, opt == 0
 	x.searches = x.f.caller != nil && list != nil && x.f.mayTry(name, list)
@@ -125,8 +125,8 @@ func (x *exchange) queryFor(a *attempt, overUDP bool) []byte {
 // notifyOption is the option that requests notification.
 var notifyOption = wire.AppendOption(nil, wire.OptionNotify, nil)
 
-// withOptions appends the query with the options for cluster DNS to b, which is empty; see addOptions. It returns an empty
-// one if the query has no room for them.
+// withOptions appends the query with the options for cluster DNS to b, which is empty; see addOptions. It returns no bytes if
+// the query has no room for them.
 func (x *exchange) withOptions(b []byte, notify bool) []byte {
 	opt, end := x.opt, len(x.plain)
 	if opt == 0 {

@@ -94,14 +94,14 @@ func (x *exchange) unpackReply(m *message, b []byte) error {
 		records -= wire.Count(b, section.CountAt())
 	}
 	reply.Truncated = reply.Truncated || records < 0
-	if !dropMisplacedOPT(reply) && new(dns.Msg).Unpack(b) == nil && m.Read(b) { // not without the question
+	if !dropMisplacedOPT(reply) && new(dns.Msg).Unpack(b) == nil && m.Read(b) { // Read fails without a question
 		return nil
 	}
 	return m.pack(reply)
 }
 
-// dropMisplacedOPT drops all OPT records of a reply except the last one in the additional section, which gets its name, and
-// reports whether the reply has changed. RFC 6891 section 6.1.1 forbids them, and some clients refuse the whole reply.
+// dropMisplacedOPT drops all OPT records of a reply except the last one in the additional section, whose name becomes the root. It
+// reports whether the reply has changed. RFC 6891 section 6.1.1 forbids the others, and some clients refuse the whole reply.
 func dropMisplacedOPT(reply *dns.Msg) (changed bool) {
 	last := reply.IsEdns0()
 	if last != nil && last.Hdr.Name != "." {

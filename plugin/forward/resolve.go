@@ -50,7 +50,7 @@ func (a addresses) after(before []netip.Addr) (all []netip.Addr) {
 	return all
 }
 
-// newLookup returns a function that looks up absolute names at resolvers, given as host:port, or as the system is
+// newLookup returns a function that looks up absolute names at resolvers, given as host:port, or without any as the system is
 // configured.
 func newLookup(resolvers []string) func(context.Context, string) (addresses, error) {
 	if len(resolvers) == 0 {

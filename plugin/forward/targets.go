@@ -43,7 +43,7 @@ type timing struct {
 	file     time.Duration // between two reads of a file
 	settle   time.Duration // for which a changed file must stay the same: it may be incomplete
 	host     time.Duration // between two lookups of a host
-	jitter   time.Duration // maximum addition to that
+	jitter   time.Duration // maximum random addition to host
 	retry    time.Duration // after a failed lookup, doubled each time
 	maxRetry time.Duration
 }

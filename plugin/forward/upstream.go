@@ -60,7 +60,7 @@ func newUpstream(c *config, lost *transport.LostSessions, e endpoint) *upstream 
 const (
 	minAge = time.Minute
 	maxAge = 3 * time.Minute
-	// sessionAge multiplies it for a connection whose session has answers, which fall back to their TTL at its end.
+	// sessionAge multiplies that age for a connection whose session has answers: they fall back to their TTL when it ends.
 	sessionAge = 10
 )
 

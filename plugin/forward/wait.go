@@ -54,7 +54,7 @@ type forwarded struct {
 	from    *upstream // may be nil after an error
 }
 
-// forwardMessage forwards a query of the plugin chain. trace is that of the context.
+// forwardMessage forwards a query of the plugin chain. trace is the trace of ctx, or nil.
 func (f *Forward) forwardMessage(ctx context.Context, state *request.Request, trace *explain.Trace) (forwarded, error) {
 	w, _ := waiters.Get().(*waiter)
 	defer w.release()

@@ -36,7 +36,7 @@ func (f *Forward) Exchange(b *batch.Batch, q *wire.Query, packed []byte, tcp boo
 // perQuery is the number of times that a query without an answer is in flight to an upstream.
 const perQuery = 2
 
-// Capacity implements wirechain.Exchanger: the capacity of the stanza that has the lowest one.
+// Capacity implements wirechain.Exchanger: it returns the lowest capacity of the stanzas.
 func (f *Forward) Capacity() int {
 	lowest := math.MaxInt
 	for stanza, ok := f, true; ok; stanza, ok = stanza.Next.(*Forward) {
@@ -140,7 +140,7 @@ func (w *wireReceiver) replied(b *batch.Batch, reply message, _ *upstream, err e
 	}
 }
 
-// passOn forwards the query by the next stanza for its name. It counts as a query in progress of this one meanwhile.
+// passOn forwards the query by the next stanza for its name. Meanwhile it still counts for max_concurrent of this stanza.
 func (w *wireReceiver) passOn(b *batch.Batch) {
 	x := (*exchange)(w)
 	next, _ := x.f.Next.(*Forward)

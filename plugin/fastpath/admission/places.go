@@ -25,7 +25,7 @@ const (
 	WaitingCost = 2280
 	// clientCost is the size of a client with its entry in a map.
 	clientCost = 152
-	// queryBudget is shared by both: seven eighths for running queries, one eighth for waiting ones.
+	// queryBudget limits the memory of all queries: seven eighths for running queries, one eighth for waiting ones.
 	queryBudget = 60 << 20
 
 	// wireCost is the memory of a query in wire form in the wire handlers: the request, the cache's flight, the forwarded
@@ -83,7 +83,7 @@ type Limits struct {
 	ChainPlaces int
 }
 
-// DefaultLimits are those without a setting.
+// DefaultLimits are the limits without option max_concurrent.
 var DefaultLimits = Limits{defaultRunning, defaultWaiting, chainPlaces}
 
 // NewPlaces returns places with limits. now is a monotonic clock; warn gets a line about dropped queries, at most once a minute.
@@ -107,7 +107,7 @@ func (p *Places) Resize(limit int) {
 }
 
 // expire removes the queries that have waited for maxWait, and returns them. The oldest query of a Queue is the first one
-// of its client.
+// of its client, as remove requires.
 func (p *Places) expire() (expired list) {
 	if p.waiting == 0 {
 		return expired
@@ -144,8 +144,8 @@ func (p *Places) startAll() (started list) {
 	return started
 }
 
-// end ends a running query of a client, and returns the queries that start in its place, since it may free shares of several
-// clients, and those that it drops because they have waited for too long.
+// end ends a running query of a client. It returns the queries that start in its place, of which there are several if this frees
+// the shares of several clients, and the queries that it drops because they have waited for too long.
 func (p *Places) end(c *client, l load) (started, dropped list) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

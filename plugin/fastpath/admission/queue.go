@@ -19,7 +19,7 @@ type Queue struct {
 	Capacity func() int
 
 	places *Places
-	limit  int // of queries in progress, and of waiting ones; math.MaxInt for that of the process only
+	limit  int // of queries in progress, and of waiting ones; math.MaxInt if only the limit of the process applies
 
 	running int
 	wire    int // queries in progress in the wire handlers
@@ -30,7 +30,7 @@ type Queue struct {
 	newest  *Ticket
 }
 
-// NewQueue returns a Queue with a limit of the queries in progress, and of those that wait; 0 for that of the process only.
+// NewQueue returns a Queue with a limit of queries in progress, and of waiting ones; with 0 only the limit of the process applies.
 func (p *Places) NewQueue(limit int) *Queue {
 	if limit == 0 {
 		limit = math.MaxInt
@@ -51,13 +51,13 @@ type client struct {
 	list // the waiting queries
 }
 
-// load is what a running query counts.
+// load is how a running query counts for the limits.
 type load struct {
 	places int
 	wire   int // 1 in the wire handlers, 0 in the plugin chain
 }
 
-// loadOf returns the load of a query. In a Queue with a limit, all queries have the same places.
+// loadOf returns the load of a query. In a Queue with a limit, all queries have the same number of places.
 func (q *Queue) loadOf(wire bool) load {
 	l := load{places: q.places.chainPlaces}
 	if wire {
@@ -69,8 +69,8 @@ func (q *Queue) loadOf(wire bool) load {
 	return l
 }
 
-// HandOver starts or queues a client's query. wire is set for one that is for the wire handlers, which needs less memory. The
-// Ticket is the query's, and not in use.
+// HandOver starts or queues a client's query. wire is set for a query for the wire handlers, which needs less memory. The Ticket
+// is the query's own, and not in use.
 func (q *Queue) HandOver(b *batch.Batch, t *Ticket, query Query, from netip.Addr, wire bool) {
 	t.query = query
 	runs, dropped := q.add(t, from, wire)
@@ -98,8 +98,8 @@ func (q *Queue) add(t *Ticket, from netip.Addr, wire bool) (runs bool, dropped l
 	return false, dropped
 }
 
-// TryStart starts a query that must not wait and has no Ticket, as one for the plugin chain, and returns the function that ends it. It
-// returns false if there is no place.
+// TryStart starts a query for the plugin chain that must not wait and has no Ticket. It returns the function that ends the query, or
+// false if there is no place.
 func (q *Queue) TryStart(from netip.Addr) (end func(), ok bool) {
 	p := q.places
 	p.mu.Lock()
@@ -119,7 +119,7 @@ func (q *Queue) TryStart(from netip.Addr) (end func(), ok bool) {
 	}, true
 }
 
-// client returns the client with an address.
+// client returns the client with an address, which it adds if it is new.
 func (q *Queue) client(address netip.Addr) *client {
 	c := q.clients[address]
 	if c == nil {
@@ -159,8 +159,8 @@ func (q *Queue) admits(c *client, l load) bool {
 	return l.wire == 0 || q.Capacity == nil || q.forwards(c)
 }
 
-// forwards reports whether the upstreams can have another query of a client in progress. Clients have shares of their
-// capacity, as they have of the places.
+// forwards reports whether the upstreams can have another query of a client in progress. A client has a share of the upstreams'
+// capacity, as it has of the places.
 func (q *Queue) forwards(c *client) bool {
 	capacity := min(q.Capacity(), q.places.maxRunning)
 	free := capacity - q.wire
@@ -176,8 +176,8 @@ func (q *Queue) start(c *client, l load) {
 	c.queries++
 }
 
-// trim drops a waiting query if there are too many with a client's latest one: the client's oldest if the client has more
-// than there were free places, else the oldest of the Queue or of the process.
+// trim drops a waiting query after a client's latest one was added: the client's oldest if the client has more than there was
+// room for, else, beyond a limit, the oldest of the Queue or of the process.
 func (q *Queue) trim(c *client, dropped *list) {
 	p := q.places
 	free := min(p.maxWaiting-p.waiting, q.limit-q.waiting)

@@ -35,8 +35,8 @@ func (t *Ticket) Finish(b *batch.Batch) {
 	started.run(b)
 }
 
-// FinishAnd ends a running query. Of the queries for the plugin chain that start in its place, it returns the first one, whose
-// Run it does not call; nil without one.
+// FinishAnd ends a running query, and runs those that start in its place. If the first of these is for the plugin chain, it returns
+// that query instead of running it; otherwise it returns nil.
 func (t *Ticket) FinishAnd(b *batch.Batch) (next Query) {
 	started := t.end(b)
 	if first := started.first; first != nil && !first.wire {

@@ -2,7 +2,7 @@
 
 package kernel
 
-// maxNew is the number of granules in use up to which copies of new questions are made. The rest is for those that replace others.
+// maxNew limits the granules in use for copies of new questions. The rest is for copies that replace others.
 const maxNew = len(Table{}.used) * 7 / 8
 
 // allocate returns the first of n free granules in a row. With replaces, they are for a copy that replaces another one.
@@ -18,7 +18,7 @@ func (t *Table) allocate(n int, replaces bool) (at int, ok bool) {
 	return at, true
 }
 
-// lastGranule is the last one at which a record may begin: the program reads maxRecord bytes.
+// lastGranule is the last granule at which a record may begin: the program reads maxRecord bytes.
 const lastGranule = (arenaLen - maxRecord) / granule
 
 func (t *Table) search(n int) (at int, ok bool) {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Priorities of the filter among those of an interface: the kernel calls the one with the lowest number first. Filters of
-// programs that request none get one below the others.
+// Priorities of the filter among those of an interface: the kernel calls the filter with the lowest number first. A filter that
+// requests no priority gets a number below the others.
 const (
 	filterPriority = 5300
 	firstPriority  = 1
@@ -77,7 +77,7 @@ func (h *hook) removeFilter(f *netlink.BpfFilter) error {
 	return err
 }
 
-// detachFilter removes the filter, and a qdisc that it was created with, unless the qdisc has other filters.
+// detachFilter removes the filter, and the qdisc if that was created for the filter and has no other filters.
 func (h *hook) detachFilter(a *attachment) error {
 	if err := h.removeFilter(h.newFilter(a.interf)); err != nil || !a.created {
 		return err

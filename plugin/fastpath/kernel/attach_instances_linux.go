@@ -15,11 +15,11 @@ import (
 // during an update.
 type announcement io.Closer
 
-// announcementName returns the name of a Unix socket in the abstract namespace, which is one for each network namespace and
-// which has no files. The socket ends with the process.
+// announcementName returns the name of a Unix socket in the abstract namespace, which has no files, and is separate for each
+// network namespace. The socket ends with the process.
 func announcementName(id ebpf.ProgramID) string { return fmt.Sprintf("@nearside/program/%d", id) }
 
-// announce announces a program until the announcement is closed. Several of one process are no error.
+// announce announces a program until the announcement is closed. A program may be announced more than once.
 func announce(id ebpf.ProgramID) (announcement, error) {
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: announcementName(id), Net: "unixgram"})
 	switch {

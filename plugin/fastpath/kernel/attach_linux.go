@@ -24,11 +24,11 @@ func (e *KernelError) Error() string { return e.Operation + ": " + e.Err.Error()
 
 func (e *KernelError) Unwrap() error { return e.Err }
 
-// gone reports whether an operation failed since the interface has been removed.
+// gone reports whether an operation failed because the interface has been removed.
 func gone(err error) bool { return errors.Is(err, unix.ENODEV) }
 
-// Programs are the loaded programs of answer.c, and the map by which the second one calls the first. The caller closes them
-// after Interfaces.
+// Programs are the loaded programs of answer.c, and the map by which Filter calls Answer. The caller closes them after
+// Interfaces.
 type Programs struct {
 	Answer *ebpf.Program // nearside_answer
 	Filter *ebpf.Program // nearside_filter, for kernels without tcx (Linux before 6.6)
@@ -40,7 +40,7 @@ type hook struct {
 	lister
 	programs       Programs
 	answer, filter ebpf.ProgramID
-	clsact         bool // by filters, not by links
+	clsact         bool // by filters of a clsact qdisc, not by links of tcx
 	first          bool // before the programs of others
 	announced      []announcement
 }
@@ -49,7 +49,7 @@ type hook struct {
 type attachment struct {
 	interf  netlink.Link
 	link    link.Link // with tcx; the filter has no link
-	created bool      // the filter's qdisc is ours
+	created bool      // this process has created the filter's qdisc
 }
 
 // openHook prepares attaching. With first the program is to run before those of others; with clsact tcx is not used.
@@ -115,7 +115,7 @@ func (h *hook) mode() string {
 	return "tcx"
 }
 
-// own returns the ID of the program at interfaces.
+// own returns the ID of the program that the hook attaches to interfaces.
 func (h *hook) own() ebpf.ProgramID {
 	if h.clsact {
 		return h.filter
@@ -123,8 +123,8 @@ func (h *hook) own() ebpf.ProgramID {
 	return h.answer
 }
 
-// attach attaches the program at the ingress of an interface, which has these programs. Filters of instances that have ended
-// are removed. The attachment ends with the process: the kernel closes a link, and empties the map of a filter.
+// attach attaches the program at the ingress of an interface, given the programs of the interface. Filters of instances that have
+// ended are removed. The attachment ends with the process: the kernel closes a link, and empties the map of a filter.
 func (h *hook) attach(l netlink.Link, present []Program) (*attachment, error) {
 	a := &attachment{interf: l}
 	err := h.removeLeftovers(l, present)
@@ -153,7 +153,7 @@ func (h *hook) attachLink(l netlink.Link) (link.Link, error) {
 func (h *hook) detach(a *attachment) error {
 	var err error
 	if a.link != nil {
-		// The kernel may detach a closed link later.
+		// Without Detach, the kernel may detach a closed link later.
 		if err = a.link.Detach(); gone(err) {
 			err = nil
 		}

@@ -136,8 +136,8 @@ func (l *lister) links() ([]netlink.Link, error) {
 	return all, nil
 }
 
-// uplinks returns the indices of the interfaces of the default routes. Of a node that is itself a container they are veths, too, whose
-// peers are not in pods.
+// uplinks returns the indices of the interfaces of the default routes. On a node that is itself a container, these are veths, too,
+// whose peers are not in pods.
 func (l *lister) uplinks() (map[int]bool, error) {
 	all := map[int]bool{}
 	for _, a := range [...]net.IP{net.IPv4(192, 0, 2, 1), net.ParseIP("2001:db8::1")} { // of documentation, RFC 5737 and RFC 3849
@@ -166,8 +166,8 @@ func noRoute(err error) bool {
 	return false
 }
 
-// list returns the programs of an interface. Without withFilters it returns only those whose changes the kernel does not
-// report: of tcx and netkit.
+// list returns the programs of an interface. Without withFilters it returns only the programs of tcx and netkit, whose changes the
+// kernel does not report.
 func (l *lister) list(interf netlink.Link, withFilters bool) (all []Program, err error) {
 	queried, err := l.queried(interf)
 	if err == nil && withFilters {
@@ -231,7 +231,7 @@ var filterParents = []struct {
 	{"clsact egress", netlink.HANDLE_MIN_EGRESS},
 }
 
-// filters returns the filters in the qdisc clsact or ingress of an interface. In a qdisc ingress, both parents have the same ones.
+// filters returns the filters in the qdisc clsact or ingress of an interface. In a qdisc ingress, both parents list the same filters.
 func (l *lister) filters(interf netlink.Link) (all []Program, err error) {
 	for _, parent := range filterParents {
 		found, err := again(func() ([]netlink.Filter, error) { return l.kernel.FilterList(interf, parent.handle) })
@@ -268,7 +268,7 @@ func (l *lister) identify(id ebpf.ProgramID) identity {
 		l.were[id] = true
 	}
 	if l.were[id] && i.name == "" {
-		i.name = answerName // a filter has its name itself
+		i.name = answerName // a listed filter has its own name
 	}
 	l.known[id] = i
 	return i

@@ -49,7 +49,7 @@ const clientsFor = 2 * collectInterval
 func (t *Table) endClients() {
 	for a := range t.clients {
 		if !t.deleteClient(a) {
-			atomic.StoreUint64(&t.control.ClientsUntil, 0) // until verifyClients has removed it
+			atomic.StoreUint64(&t.control.ClientsUntil, 0) // no list is valid until verifyClients has removed the client
 		}
 	}
 }

@@ -24,7 +24,7 @@ type Offer struct {
 	Epoch    uint32 // of the listener, see Clear
 	Shuffle  bool   // addresses are in random order
 	Counter  Counter
-	// Client has the search list of the question, if that has one, and Lists returns it.
+	// Client is the client whose search list the question has; Lists returns the list. Both are unused without a list.
 	Client netip.Addr
 	Lists  Lists
 }
@@ -53,7 +53,7 @@ type record struct {
 	seen    uint64 // answers until the last call of Used, guarded by the store's mutex
 	idle    int    // ticks without an answer
 	over    atomic.Bool
-	grace   int // ticks since it is over
+	grace   int // ticks since over was set
 }
 
 // Offer offers an entry that was served. It does not block.
@@ -101,11 +101,11 @@ func (r *record) Remove() {
 	atomic.SwapUint32(&r.memory.Version, 0)
 }
 
-// errFull is the reason why an entry is not copied while all others are in use.
+// errFull is the error for an entry that is not copied because there is no room for it, its session or its client.
 var errFull = errors.New("no room for the entry")
 
-// copy makes a copy of an entry, unless there is one. That of an entry which replaces another one has room beside the old one, which
-// is freed later.
+// copy makes a copy of an entry, unless there is one. A copy that replaces another one needs room beside it: the old one is freed
+// later.
 func (t *Table) copy(o *Offer, now time.Duration) error {
 	key, ok := keyOf(&o.Question, o.Listener)
 	if !ok {
@@ -194,7 +194,7 @@ func (t *Table) forget(r *record) {
 	t.freeGranules(r.first, r.len)
 }
 
-// slotOf returns the slot of a key in the index: that of the record which had the key, or a free one. It returns nil if there is none.
+// slotOf returns the slot of a key in the index: the slot of the record that had the key, or a free one. It returns nil without one.
 func (t *Table) slotOf(hash uint64, old *record) *uint64 {
 	if old != nil {
 		return old.slot
@@ -208,7 +208,7 @@ func (t *Table) slotOf(hash uint64, old *record) *uint64 {
 	return nil
 }
 
-// endIdle ends the copies in the slots of a hash that were not used lately, which are free for a later offer.
+// endIdle ends the copies in the slots of a hash that were not used lately. Later offers can use these slots.
 func (t *Table) endIdle(hash uint64) {
 	first := &t.places.Slots[hash%slots]
 	for r := range t.records {
@@ -290,8 +290,8 @@ func (t *Table) collect(now time.Duration) {
 	}
 }
 
-// successor returns the entry of the copy that has replaced a record, or the record's: hits of the last tick before that count for
-// the prefetch of the new answer.
+// successor returns the entry of the copy that has replaced a record, or the record's entry: hits of the last tick before the
+// replacement count for the prefetch of the new answer.
 func (t *Table) successor(r *record) *store.Entry {
 	if next := t.byKey[r.key]; next != nil {
 		return next.entry

@@ -13,8 +13,8 @@ const minMTU = 1280
 // kindSwitch is the kind of Open vSwitch's interfaces.
 const kindSwitch = "openvswitch"
 
-// candidate reports whether queries of pods or of the node's own programs may arrive on an interface: the host side of a veth
-// or netkit whose peer is in another network namespace, except those of default routes, and lo.
+// candidate reports whether queries of pods or of the node's own programs may arrive on an interface: on the host side of a veth
+// or netkit whose peer is in another network namespace, unless a default route uses it, or on lo.
 func candidate(l netlink.Link, uplinks map[int]bool) bool {
 	a := l.Attrs()
 	switch l.Type() {
@@ -35,7 +35,7 @@ func switches(links []netlink.Link) map[int]bool {
 	return all
 }
 
-// finding is what an examination of an interface results in.
+// finding is the result of the examination of an interface.
 type finding struct {
 	reason  Reason // why the program may not be attached, "" if it may
 	present bool   // the program is attached
@@ -44,7 +44,7 @@ type finding struct {
 }
 
 // examine attaches the program to an interface or detaches it, as the interface requires. With all, every program of the
-// interface is listed, otherwise those of which the kernel does not report changes.
+// interface is listed, otherwise only those whose changes the kernel does not report.
 func (f *follower) examine(e *entry, all bool) {
 	if e.attached == nil && f.young(e) {
 		return

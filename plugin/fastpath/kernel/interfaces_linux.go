@@ -41,7 +41,7 @@ type Options struct {
 	Force bool
 	// Log logs a line; nil for none.
 	Log func(format string, args ...any)
-	// Attached is called when interfaces have the program after there was none; nil for none.
+	// Attached is called when the program is attached to an interface after it was attached to none; it may be nil.
 	Attached func(State)
 
 	clsact               bool // although the kernel has tcx
@@ -72,17 +72,17 @@ type Interfaces struct {
 	err    error // of Close
 
 	exit     atomic.Bool    // the process ends
-	retained map[int]*entry // until then
+	retained map[int]*entry // until the process has ended, see end
 
 	mu       sync.Mutex
 	state    State
 	attached atomic.Bool
 }
 
-// Follow attaches the program to the present interfaces, and to new ones until Close. It returns before: attaching to an
-// interface takes the kernel some milliseconds. Its error is a *KernelError if the kernel does not permit listing interfaces or
-// programs. An interface that refuses the program is counted in State and retried. There may be only one at a time with the same
-// programs.
+// Follow attaches the program to the present interfaces, and to new ones until Close. It returns before the program is attached:
+// that takes the kernel some milliseconds for each interface. Its error is a *KernelError if the kernel does not permit listing
+// interfaces or programs. An interface for which the kernel refuses the program is counted in State and retried. Only one Interfaces
+// at a time may have the same programs.
 func Follow(p Programs, o Options) (*Interfaces, error) {
 	f, err := newFollower(p, o)
 	if err != nil {
@@ -230,7 +230,7 @@ func (f *follower) unsubscribe() (err error) {
 func (f *follower) end() error {
 	err := f.unsubscribe()
 	if f.exit.Load() && !f.hook.clsact { // filters outlive the process
-		f.retained = f.entries // closes no link before the process ends, as their finalizers would
+		f.retained = f.entries // else finalizers would close the links before the process ends
 		return err
 	}
 	for _, e := range f.entries {
@@ -384,7 +384,6 @@ func (f *follower) remove(index int) {
 	}
 }
 
-// examineAll examines all interfaces.
 func (f *follower) examineAll() {
 	for _, e := range f.entries {
 		if f.stopped() {
@@ -394,7 +393,6 @@ func (f *follower) examineAll() {
 	}
 }
 
-// detach detaches the program from an interface.
 func (f *follower) detach(e *entry) error {
 	if e.attached == nil {
 		return nil

@@ -91,7 +91,7 @@ func (t *Table) listensOn(port uint16) bool {
 	return slices.ContainsFunc(t.listening[:], func(a netip.AddrPort) bool { return a.IsValid() && bigEndian(a.Port()) == port })
 }
 
-// Leased reports whether SetLease has set an end for a listener that it has not ended.
+// Leased reports whether SetLease has set a lease of a listener and has not ended it. The lease may have expired.
 func (t *Table) Leased(number int) bool { return atomic.LoadUint64(&t.control.Until[number]) != 0 }
 
 // SetLease sets until when the program may answer queries to a listener; the zero time ends its answers. It may be called

@@ -34,7 +34,7 @@ type legacyTableInfo struct {
 
 var _ [84]byte = [unsafe.Sizeof(legacyTableInfo{})]byte{}
 
-// legacyHeader is the length of struct ipt_get_entries before the entries, in bytes: name and size, aligned to that of a
+// legacyHeader is the length of struct ipt_get_entries before the entries, in bytes: name and size, with the alignment of a
 // counter.
 const legacyHeader = 40
 

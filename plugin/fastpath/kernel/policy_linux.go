@@ -25,7 +25,7 @@ func (e Engine) String() string {
 	return fmt.Sprintf("%s (%s)", e.Name, e.Place)
 }
 
-// engines are the policy engines, by the begin of the names of their chains and by the end of those of their tables in nftables.
+// engines are the policy engines, by the prefixes of the names of their chains and by the names of their tables in nftables.
 var engines = []struct {
 	name   string
 	chains []string
@@ -60,7 +60,7 @@ func engineOf(family, table, chain string) Engine {
 }
 
 // FindEngine returns the policy engine of the node, none without one. It reads nftables, iptables-legacy and the netfilter
-// queues. Its error is that of a part that cannot be read, while the others have no engine.
+// queues. It returns an error if one of these cannot be read, and the others have no engine.
 func FindEngine() (Engine, error) {
 	var all error
 	for _, find := range []func() (Engine, error){tablesEngine, legacyEngine, queueEngine} {
@@ -76,8 +76,8 @@ func FindEngine() (Engine, error) {
 // procNet is the folder with the files of the thread's network namespace.
 const procNet = "/proc/thread-self/net"
 
-// queueEngine returns the process that decides on packets of a netfilter queue. That of kube-network-policies has number 100,
-// which is an option.
+// queueEngine returns the process that decides on packets of a netfilter queue. The queue of kube-network-policies has number 100
+// by default.
 func queueEngine() (Engine, error) {
 	text, err := os.ReadFile(filepath.Join(procNet, "netfilter", "nfnetlink_queue"))
 	switch {
@@ -107,7 +107,7 @@ func (f *follower) policyDue(now time.Time) bool { return !now.Before(f.policy.d
 func (f *follower) readPolicy() (changed bool) {
 	const (
 		share   = 1000            // at most 1/1000 of a processor for reading
-		trusted = 2 * time.Minute // the last reading that has found no engine, if there is an error
+		trusted = 2 * time.Minute // how long the last reading without an engine counts while readings fail
 	)
 	start := f.options.now()
 	engine, err := f.options.findEngine()
@@ -145,7 +145,7 @@ type Obstacle struct {
 }
 
 // Obstacles returns the obstacles of the node, for a diagnosis by another process than the one with Interfaces. With an error
-// it returns those that it has found all the same.
+// it also returns the obstacles that it has found.
 func Obstacles() (all []Obstacle, err error) {
 	engine, err := FindEngine()
 	if engine != (Engine{}) {

@@ -27,9 +27,9 @@ func tablesEngine() (found Engine, err error) {
 	return found, nil
 }
 
-// findChain lists the chains until it finds one of a policy engine. The kernel sends them in parts, between which the rules may
-// change: the list may lack chains then, also at its end, where no part has the mark of such a change. So the list counts only if
-// the generation of the rules is the same before and after.
+// findChain lists the chains until it finds one of a policy engine. The kernel sends the chains in parts, between which the rules
+// may change. The list may lack chains then, and no part is marked as interrupted if they are missing at its end. So the list counts
+// only if the generation of the rules is the same before and after.
 func findChain() (found Engine, err error) {
 	const tries = 5
 	for range tries {

@@ -14,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/vouch"
 )
 
-// The limits of answer.c, and maxEntries, which has four slots for each entry.
+// The limits of answer.c, and maxEntries: the index has four slots for each entry.
 const (
 	maxName      = 128
 	shortName    = 64
@@ -125,7 +125,7 @@ func Fits(e *store.Entry) bool {
 	return e.Views == nil && !e.Waits && e.Serial == nil && e.Expires != 0 && !e.ByGeneration() && len(e.Options) <= maxOptions
 }
 
-// encode appends the record of an entry to buf, which is empty. Its version is 0.
+// encode appends the record of an entry, with version 0, to buf, which is empty.
 func (s *source) encode(buf []byte) ([]byte, error) {
 	e := s.entry
 	if !Fits(e) {
@@ -179,11 +179,11 @@ func (s *source) encode(buf []byte) ([]byte, error) {
 		}
 	}
 	if len(plain.Packed) > maxAnswer && r.Forms[1].At == 0 {
-		return nil, errUnfit // every client would be passed on
+		return nil, errUnfit // every query would be passed on
 	}
 	for _, at := range []uint16{r.OptionsAt, r.Forms[0].OwnersAt, r.Forms[0].At, r.Forms[1].OwnersAt, r.Forms[1].At} {
 		if at >= maxRecord/2 {
-			return nil, errUnfit // the program reads offsets below
+			return nil, errUnfit // the program reads only data that begins below
 		}
 	}
 	copy(buf, unsafe.Slice((*byte)(unsafe.Pointer(&r)), recordHead))

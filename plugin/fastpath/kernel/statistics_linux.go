@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// measure reads the time that the answers since the last call have taken.
+// measure sets took, the mean time of the answers since the last call.
 func (t *Table) measure() {
 	answered, spent := t.counter(answeredTotal), t.counter(nanosecondsTotal)
 	if n := answered - t.answered; n > 0 {
@@ -21,7 +21,7 @@ func (t *Table) count(r *record) (all uint64) {
 	for kind := range countKinds {
 		total := atomic.LoadUint64(&r.memory.Counts[kind])
 		n := total - r.counted[kind]
-		if int64(n) <= 0 { // #nosec G115 -- the program takes an answer back that it does not send; it was counted
+		if int64(n) <= 0 { // #nosec G115 -- negative if an answer was counted that the program then did not send
 			continue
 		}
 		r.counted[kind] = total

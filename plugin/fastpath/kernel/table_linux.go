@@ -57,7 +57,7 @@ type Table struct {
 	ended  chan struct{}
 	done   sync.WaitGroup
 
-	// The rest belongs to the goroutine, except that tests and metrics lock mu to read it.
+	// mu guards the rest.
 	mu        sync.Mutex
 	byKey     map[answerKey]*record
 	records   map[*record]struct{}
@@ -65,12 +65,12 @@ type Table struct {
 	inUse     int // granules
 	next      int // where the search for free granules begins
 	minFailed int // size in granules of the smallest allocation that failed since some were freed; 0 if none has
-	// missingEntries and missingGranules are what there was no room for since the last tick.
+	// missingEntries and missingGranules count the entries and granules for which there was no room since the last tick.
 	missingEntries, missingGranules int
 	version                         uint32
 	sessions                        map[*vouch.Session]*sessionCopy
 	freed                           []int // numbers of sessions that are free again
-	last                            int   // number of a session
+	last                            int   // the highest number of a session until now
 	took                            time.Duration
 	answered                        uint64 // until the last tick
 	spent                           uint64 // nanoseconds for these
@@ -150,7 +150,7 @@ func (t *Table) mmap(m *ebpf.Map, size int) ([]byte, error) {
 	return b, nil
 }
 
-// Programs returns what is attached to interfaces.
+// Programs returns the programs that are attached to interfaces.
 func (t *Table) Programs() Programs {
 	return Programs{Answer: t.objects.NearsideAnswer, Filter: t.objects.NearsideFilter, Tail: t.objects.Program}
 }

@@ -49,19 +49,19 @@ type Call struct {
 	Deadline time.Time // of an answer, for carriers with a goroutine for each query
 	Owner    Owner
 	// Alone requests a connection without other queries: for a transfer of many messages, of which the first is the answer, and
-	// for a query because of which the server may close the connection. That shows nothing about the server.
+	// for a query because of which the server may close the connection. Such a close shows nothing about the server.
 	Alone bool
 	// AnyCase accepts a reply over UDP whose question has another case; the query has the name in lower case. Over other transports,
 	// which are hard to forge, such a reply is always accepted.
 	AnyCase bool
-	// Signed is set for a query with a signature, which includes its name and that of the reply: their case is not changed.
+	// Signed is set for a query with a signature: signatures cover the names of query and reply, whose case is not changed.
 	Signed bool
 
 	Reply []byte // with the id of the query; only for Owner.Ended
-	// Voucher is that of the reply's session, nil unless the query requests notification and the reply has handles; only for
-	// Owner.Ended.
+	// Voucher is the voucher of the handles in the reply, or that of WithoutSession for a query sent before a session was open;
+	// nil without either. It is only for Owner.Ended.
 	Voucher *vouch.Voucher
-	// CaseChanged reports that the server has sent a reply whose question had another case; it has that of the query here.
+	// CaseChanged reports that the server has sent a reply whose question had another case. In Reply, it has the case of the query.
 	CaseChanged bool
 	Err         error // the reason for no reply
 
@@ -116,7 +116,7 @@ type Metrics struct {
 	Dropped map[string]prometheus.Counter // answers, by each of DropReasons
 }
 
-// Reasons to drop an answer. An early one was received on an idle UDP socket, which is closed then; it counts once,
+// Reasons to drop an answer. Early answers are those received on an idle UDP socket, which is closed then; they count once,
 // however many there were.
 const (
 	WrongID       = "id"

@@ -23,13 +23,13 @@ const (
 	// as serial, and pauseAfter the number after which no connection is opened for a while.
 	serialAfter = 3
 	pauseAfter  = 32
-	// manyQueries is the number of queries on connections closed without an answer from which half of them are tried. Package
-	// dns closes a connection after 128.
+	// manyQueries is the minimum number of queries on each connection closed without an answer for which half as many are tried.
+	// Package dns closes a connection after 128.
 	manyQueries = 32
 	// maxCopies bounds the copies sent for queries of a connection while it receives nothing.
 	maxCopies = 4
-	// maxConnsForCopies is the number of connections up to which a new one may be opened for a copy, and maxRetired that of
-	// the retired ones beside them.
+	// maxConnsForCopies is the number of connections up to which a new one may be opened for a copy, and maxRetired the number
+	// of retired connections beside them.
 	maxConnsForCopies = 2
 	maxRetired        = 2
 	// maxStalls is the number of successive stalls of connections that deliver answers after which the server counts
@@ -51,15 +51,15 @@ type behaviour struct {
 	serialFor   time.Duration // validity of the last serial class, doubled each time
 	limit       int           // queries per connection; 0 is no limit
 	limitUntil  time.Time
-	closedAfter int // answers on the last connection that the server closed right after one
+	closedAfter int // answers on the last connection that the server closed right after an answer
 	stalls      int // successive copies answered while the original waits on a connection that delivers answers
 	missed      missed
 	slowUntil   time.Time // the server has answered a query that was alone on its connection later than a stall: it is slow, not silent
 	unanswered  int       // successive connections closed without an answer
-	fewest      int       // queries on one of these connections
+	fewest      int       // lowest number of queries on one of these connections
 }
 
-// missed is a query that its connection had not answered when another one did.
+// missed is a query that its connection had not answered when another connection did.
 type missed struct {
 	queryNumber
 	conn     *conn // nil for none
@@ -86,7 +86,7 @@ func (p *Pool) depth(now time.Time) int {
 	return p.MaxInFlight
 }
 
-// setSerial sets the class of a server that needs one query per connection at a time, and at most limit in all.
+// setSerial sets the class of a server that needs one query per connection at a time, and limit in all; 0 is no limit.
 func (p *Pool) setSerial(limit int, reason string) {
 	now := p.now()
 	if p.depth(now) == 1 && p.limit == limit {
@@ -103,7 +103,7 @@ func (p *Pool) setSerial(limit int, reason string) {
 }
 
 // answersOutOfOrder sets the class of a server that answered a query before an older one of the same connection, or
-// implements edns-tcp-keepalive: servers of that age process queries concurrently (RFC 7828 section 1), and copies would only
+// implements edns-tcp-keepalive: servers with this option process queries concurrently (RFC 7828 section 1), and copies would only
 // cost them.
 func (p *Pool) answersOutOfOrder(now time.Time) {
 	if p.classAt(now) == serial && p.limit == 1 {
@@ -143,8 +143,8 @@ func (p *Pool) observeClose(c *conn) {
 
 // observeUnanswered counts a connection that was closed before its first answer. After a few in a row each query gets its
 // own connection: one of the queries may be the cause. While each connection has many queries, half as many are tried first: the
-// server may limit their number, and have none that it can answer. Half may still exceed the server's limit, since more queries
-// are sent before its close arrives. After many such connections the server counts as unreachable.
+// server may limit their number, and may have no answer to any of them yet. Half may still exceed the server's limit, since more
+// queries are sent before its close arrives. After many such connections the server counts as unreachable.
 func (p *Pool) observeUnanswered(c *conn, now time.Time) {
 	if c.inFlight == 0 || p.limit > 0 && c.sent > p.limit { // the limit is newer than the queries
 		return
@@ -173,7 +173,7 @@ func (p *Pool) setLimit(n int, reason string, now time.Time) {
 
 // checkStall detects queries that wait for much longer than an answer takes: the server is serial or slow, or ignores them, or the
 // connection is dead. If the class is unknown, a copy of one of these queries goes to another connection: only a slow server does
-// not answer that sooner.
+// not answer the copy sooner.
 func (p *Pool) checkStall(c *conn, now time.Time) {
 	class := p.classAt(now)
 	if c.c == nil || c.copies >= maxCopies || c.heardLately(now) {
@@ -222,7 +222,7 @@ func (p *Pool) isStalled(f *flight, behind int, silent bool, wait time.Duration,
 		return age >= wait
 	case behind > 0 || !c.isNext(f):
 		return silent || age >= wait/2
-	case c.inFlight > 1: // it may be the slow one
+	case c.inFlight > 1: // this query may be the slow one
 		return false
 	case c.answered == f.answeredBefore:
 		return c.answered > 0 && age >= p.maxStall && !now.Before(p.slowUntil)
@@ -233,8 +233,8 @@ func (p *Pool) isStalled(f *flight, behind int, silent bool, wait time.Duration,
 
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// connForCopy returns a connection for a copy of a query, or nil: an idle or new one if possible, since others may be
-// stalled too. One for that query alone is opened if the connection has no other one, or is silent and no other has room.
+// connForCopy returns a connection for a copy of a query, or nil: an idle or new one if possible, since others may be stalled too.
+// One for the copy alone is opened if connection except has no other query, or is silent and no other connection has room.
 func (p *Pool) connForCopy(except *conn, silent bool) *conn {
 	if except.inFlight == 1 && p.MaxConnections > 1 {
 		return p.openEscape()
@@ -297,7 +297,7 @@ func (p *Pool) copyAnswered(f *flight, now time.Time) {
 }
 
 // observeMissed evaluates a query that waits for no other of its connection, and that another connection has answered sooner. Its
-// answer may be late: the server leaves queries unanswered if a while later it has missed another one as well.
+// answer may only be late: the server leaves queries unanswered if a while later another one is missed, and this one still waits.
 func (p *Pool) observeMissed(f *flight, now time.Time) {
 	c, last := f.conn, p.missed
 	waits := last.conn != nil && last.conn.waitsFor(last.queryNumber)
@@ -333,7 +333,7 @@ func (p *Pool) observeSlow(c *conn, f *flight, now time.Time) {
 	}
 }
 
-// copyFront sends a copy of the front of a connection on a separate connection. If that is answered sooner, the
+// copyFront sends a copy of the front of a connection on a separate connection. If the copy is answered sooner, the
 // connection is dead or its network is lossy, or the server ignores the query, and is not serial.
 func (p *Pool) copyFront(c *conn) {
 	f := c.front()
@@ -346,7 +346,7 @@ func (p *Pool) copyFront(c *conn) {
 }
 
 // copyFronts sends copies of the fronts of connections from which the other queries were moved away: a server that leaves queries
-// unanswered may ignore them as well.
+// unanswered may ignore the fronts as well.
 func (p *Pool) copyFronts(now time.Time) {
 	for _, c := range slices.Clone(p.retired) {
 		if c.awaitsLate && c.inFlight > 0 && now.Sub(latest(c.lastAnswer, c.copiedAt, c.oldest().sent)) >= p.maxStall {
@@ -386,7 +386,7 @@ func (p *Pool) frontCopyAnswered(f *flight, now time.Time) {
 	c.slow = queryNumber{}
 }
 
-// moveBehindFront moves all queries of a connection but the front to others: on a serial server only that one
+// moveBehindFront moves all queries of a connection but the front to others: on a serial server only the front
 // makes progress. The connection remains open for their late answers.
 func (p *Pool) moveBehindFront(c *conn) {
 	front := c.front()

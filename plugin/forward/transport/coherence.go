@@ -46,30 +46,30 @@ func FallbackReasons() []string {
 	return []string{SessionClosed, SessionSilent, SessionClock, SessionUnsupported, SessionDelayed, SessionLimit}
 }
 
-// MaxHold is the maximum time for which a server with sessions holds a query until a name exists (4 s), and for its way. A server
-// whose session is heard, and that answers nothing for this time, does not work.
+// MaxHold is the maximum time for which a server with sessions holds a query until a name exists (4 s), plus the time on the
+// network. A server whose session is heard, and that answers nothing for this time, does not work.
 const MaxHold = 4200 * time.Millisecond
 
 const (
-	// sessionPause is the time without new sessions at a server that had one, and refuses another, doubled each time up to
+	// sessionPause is the time without new sessions after a server has refused one, doubled each time up to
 	// sessionPause<<maxPauseShift.
 	sessionPause  = 10 * time.Second
 	maxPauseShift = 6
-	// briefPause is that time at a server that had sessions, and closes connections before it opens another one, as one that
-	// restarts behind the address of a Service; it is doubled each time up to maxBriefPause. A random part of up to a half is
-	// left out: all clients of the server have lost their sessions at the same time.
+	// briefPause is that time after a server that had sessions has closed a connection before it opened another session, as a
+	// server that restarts behind the address of a Service; it is doubled each time up to maxBriefPause. A random part, at most
+	// half of it, is subtracted: all clients of the server have lost their sessions at the same time.
 	briefPause    = 100 * time.Millisecond
 	maxBriefPause = time.Second
 	// maxSilence is the time for which a session may be silent before its connection is as one without a session.
 	maxSilence = 30 * time.Second
-	// minSession is the time in which a server that ends a session has ended it at once.
+	// minSession is the minimum duration of a session that does not count as ended at once.
 	minSession = time.Second
 	// abortPause is the time without sessions after this side has aborted a connection, or the server has closed one because
 	// of a request, RFC 8490 sections 5.1.1 and 6.6.3. It is also the time after which a server without sessions is probed
 	// again, with a new connection.
 	abortPause = time.Hour
 	// probePause is that time for a server that has answered with an error, and has closed a connection since then: the next
-	// one may reach another server behind the same address.
+	// connection may reach another server behind the same address.
 	probePause = 5 * time.Minute
 	// maxRetryDelay limits a Retry Delay: a node without cluster DNS for longer is no service to the server.
 	maxRetryDelay = time.Hour
@@ -84,11 +84,11 @@ var errDelay = errors.New("the server has requested a delay")
 // coherent is the state of a pool's sessions.
 type coherent struct {
 	sessions    int   // open
-	probe       *conn // has sent the first request to a server that may have no sessions; the others wait for its response
+	probe       *conn // has sent the first request to a server that may have no sessions; other connections wait for the response
 	known       bool  // the server has opened a session
 	unsupported bool  // the server has no sessions
-	reported    bool  // that is logged
-	aborted     bool  // it is no error in a response, but a violation of the protocol
+	reported    bool  // a refusal was logged
+	aborted     bool  // the last refusal was no error in a response: a violation of the protocol, or a close
 	refusals    int   // successive ones
 	closes      int   // see maxClosedRequests
 	pauses      int   // successive brief ones
@@ -117,8 +117,8 @@ func (p *Pool) setNotifies(now time.Time) {
 	p.notifiesFrom.Store(int64(from))
 }
 
-// Vouches reports whether a session vouches for its answers now, and the server answers queries: that of the connection of a call,
-// or any if the call is nil.
+// Vouches reports whether a session vouches for its answers now, and the server answers queries: the session of the call's
+// connection, or any session if the call is nil.
 func (p *Pool) Vouches(call *Call) bool {
 	if p.Coherence == nil {
 		return false
@@ -144,7 +144,7 @@ func (p *Pool) Vouches(call *Call) bool {
 	return false
 }
 
-// OpenSession opens a connection with a session before the first query: answers that are received without one have their TTL.
+// OpenSession opens a connection with a session before the first query: answers that are received without a session have their TTL.
 func (p *Pool) OpenSession() {
 	if p.Coherence == nil {
 		return
@@ -154,8 +154,8 @@ func (p *Pool) OpenSession() {
 	p.openFirst(p.now())
 }
 
-// reopenSession opens a connection soon if answers wait for a session, in which they can be fetched again; later after each failed
-// handshake.
+// reopenSession opens a connection soon if answers of lost sessions wait for a new one, in which they can be fetched again. After
+// each failed handshake it waits for longer.
 func (p *Pool) reopenSession() {
 	if p.Coherence == nil || p.closing || p.unsupported || p.reopens || !p.Coherence.Lost.some.Load() {
 		return
@@ -189,8 +189,8 @@ func (p *Pool) WithoutSession() *vouch.Voucher {
 	return p.withoutSession()
 }
 
-// withoutSession returns the voucher of an answer from before a session; nil if the server opens none soon: the sessions with other
-// servers would end the answer.
+// withoutSession returns the voucher of an answer from before a session; nil if the server opens no session soon, since a session
+// with another server would end the answer.
 func (p *Pool) withoutSession() *vouch.Voucher {
 	if !p.mayHaveSessions() || p.pausedUntil.Sub(p.now()) > maxBriefPause {
 		return nil
@@ -198,8 +198,8 @@ func (p *Pool) withoutSession() *vouch.Voucher {
 	return p.Coherence.Lost.voucher(p.Coherence.Now)
 }
 
-// HeartbeatAge returns the time since the last heartbeat of a session was sent, at the latest; false without an open session
-// that has had one.
+// HeartbeatAge returns the time since the last heartbeat of a session was sent, at most; false if no open session has had a
+// heartbeat.
 func (p *Pool) HeartbeatAge() (age time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,7 +248,7 @@ func (p *Pool) connectError(now time.Time) error {
 }
 
 // primary returns the connection that stays open for its session while it is idle, or nil: the first one whose answers depend
-// on the session. Queries are sent on the first connection with room, so that further ones are those of bursts.
+// on the session. Queries are sent on the first connection with room, so that further connections are for bursts.
 func (p *Pool) primary() *conn {
 	if p.Coherence == nil || p.closing {
 		return nil
@@ -270,7 +270,7 @@ func (p *Pool) maxAge(c *conn) time.Duration {
 }
 
 // hasDependents reports whether answers depend on the session of the connection. After a silence of maxSilence they do not: the
-// server may have a frozen view of the cluster, and another one may be behind the same address. A shorter one does not count: the
+// server may have a frozen view of the cluster, and another one may be behind the same address. A shorter silence does not count: the
 // session has received every change when it is heard again.
 func (c *conn) hasDependents() bool {
 	s := c.session
@@ -286,8 +286,8 @@ func (p *Pool) sessionOpened(now time.Time) {
 	p.setNotifies(now)
 }
 
-// refused records that the server has no sessions. One that had a session before is tried again after a pause, another one
-// as mayProbe permits. aborted is false if the server has sent an error.
+// refused records that the server has no sessions. A server that had a session before is tried again after a pause, another
+// one as mayProbe permits. aborted is false if the server has sent an error.
 func (p *Pool) refused(reason string, aborted bool, now time.Time) {
 	p.refusedAt, p.aborted, p.closes = now, aborted, 0
 	if !p.known {
@@ -382,7 +382,7 @@ func (p *Pool) sessionLost(c *conn, err error, now time.Time) (because bool) {
 	if s != nil && s.open {
 		fallsBack, delayed := s.Len() > 0 || closedByServer(err), errors.Is(c.violation, errDelayed)
 		c.endSession(delayed || c.violation == nil && errors.Is(err, net.ErrClosed) && c.works(now))
-		if fallsBack && !delayed { // which is counted
+		if fallsBack && !delayed { // a delay is counted already
 			p.Coherence.Fallbacks[SessionClosed].Inc()
 		}
 		p.setNotifies(now)
@@ -403,7 +403,7 @@ func (c *conn) receivedAfterRequest() bool {
 }
 
 // closedBefore processes the close of a connection before the response to its Session request, and reports whether the server
-// has closed it because of the request. A server that had sessions, and answers nothing, restarts.
+// has closed it because of the request. A server that had sessions, and answers nothing, is restarting.
 func (p *Pool) closedBefore(c *conn, now time.Time) (because bool) {
 	p.closes++
 	answers, repeated := c.answered > 0, p.closes >= maxClosedRequests
@@ -423,8 +423,8 @@ func (p *Pool) handshakeFailed(now time.Time) {
 	}
 }
 
-// tend sends the Session request of a connection that is due, and counts the silence of its session. Without beats the
-// process may have heartbeats that it has not read.
+// tend sends the Session request of a connection if it is due, and with beats counts the silence of its session: beats is false if
+// heartbeats may wait to be read.
 func (p *Pool) tend(c *conn, now time.Time, beats bool) {
 	if p.Coherence == nil || c.c == nil || c.retired || c.closed {
 		return
@@ -454,8 +454,8 @@ func (p *Pool) tend(c *conn, now time.Time, beats bool) {
 }
 
 // beginSession requests a session on an established connection, to which nothing was written. A server that is known to have
-// sessions gets the request before the queries, so that the answer to the first one has handles. Another one gets it behind
-// them: it may close the connection. So does one whose first query has edns-tcp-keepalive (RFC 8490 section 7.1.2).
+// sessions gets the request before the queries, so that the answer to the first one has handles. Any other server gets it behind
+// them, since it may close the connection, and so does any server if the first query has edns-tcp-keepalive (RFC 8490 section 7.1.2).
 func (c *conn) beginSession() {
 	p := c.pool
 	queries := len(c.out)
@@ -470,7 +470,7 @@ func (c *conn) beginSession() {
 	c.wakeWriter()
 }
 
-// awaitsSession reports whether the connection awaits the response to its first Session request, which ends in time.
+// awaitsSession reports whether the connection awaits the response to its first Session request. responseTime limits the wait.
 func (c *conn) awaitsSession() bool { return c.session != nil && c.session.awaits && !c.session.open }
 
 // noteSilence counts the begin of a silence.

@@ -14,7 +14,7 @@ const (
 	lengthLen  = 2 // bytes of the length before a message, RFC 1035 section 4.2.2
 	maxMessage = 65535
 	maxIDs     = 1 << 16
-	// reservedIDs are those that no query has in a session: 0, and that of Session requests.
+	// reservedIDs is the number of ids that no query has in a session: 0, and the id of Session requests.
 	reservedIDs = 2
 	// maxMoves bounds the connections that a query loses after they had delivered other answers, and
 	// maxMovesUnanswered those that delivered none.
@@ -58,16 +58,16 @@ type conn struct {
 	opened     time.Time
 	used       time.Time // last query or answer
 	lastAnswer time.Time
-	waitsSince time.Time     // the first query since the last answer was sent; zero without one
+	waitsSince time.Time     // time of the first query since the last answer; zero without one
 	idle       time.Duration // limit of the idle time
 	sent       int           // queries
 	answered   int
 	highest    int  // number of the last query that was answered
 	retired    bool // gets no more queries
-	alone      bool // for a query that requires that: its answer and its end show nothing about the server
+	alone      bool // for a query with Call.Alone: its answer and its end show nothing about the server
 	closed     bool
 
-	copies   int // of its queries sent by others since the last answer
+	copies   int // of its queries, sent on other connections since the last answer
 	copiedAt time.Time
 	packets  packets // those already counted in the metrics
 
@@ -78,8 +78,8 @@ type conn struct {
 	refused      bool        // the server has refused the option
 	firstID      uint16      // of the first query
 
-	slow       queryNumber // the query because of which others were moved away; 0 if its copy was answered sooner
-	awaitsLate bool        // answers to those that were moved away
+	slow       queryNumber // the query because of which other queries were moved away; 0 if its copy was answered sooner
+	awaitsLate bool        // answers to queries that were moved away
 }
 
 // newConn returns a connection, and the context of its handshake.
@@ -129,7 +129,7 @@ func (c *conn) put(call *Call) *flight {
 	return f
 }
 
-// newID returns a free id. With sessions, 0 is that of messages without a response, and one is that of Session requests.
+// newID returns a free id. With sessions, id 0 is for messages without a response, and another id for Session requests.
 func (c *conn) newID() (id uint16) {
 	for c.byID[c.nextID] != nil || c.nextID == 0 && c.pool.Coherence != nil || c.session != nil && c.nextID == c.session.id {
 		c.nextID++
@@ -400,7 +400,7 @@ func (c *conn) observe(f *flight, message []byte, now time.Time) {
 		c.violation = errKeepAlive
 		return
 	}
-	if c.pool.classAt(now) != serial { // which was observed
+	if c.pool.classAt(now) != serial { // the class serial was observed
 		c.pool.answersOutOfOrder(now)
 	}
 	c.idle = min(c.pool.Expire, idle)

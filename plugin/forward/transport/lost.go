@@ -9,12 +9,12 @@ import (
 )
 
 // LostSessions are the sessions of some pools that were lost: no message reports the end of their answers. When another session
-// works, they can be fetched again, and lapse.
+// works, the answers lapse, since they can be fetched again.
 type LostSessions struct {
 	some atomic.Bool // all is not empty
 	mu   sync.Mutex
 	all  []*vouch.Session // each had answers since the last call of lapse: there are no more than connections
-	// without is the voucher of the answers that were received while no session was open, as if that were a lost one.
+	// without is the voucher of the answers that were received while no session was open, like those of a lost session.
 	without *vouch.Voucher
 }
 
@@ -39,7 +39,7 @@ func (l *LostSessions) add(s *vouch.Session) {
 	l.some.Store(true)
 }
 
-// lapse ends the freshness of their answers, and forgets them.
+// lapse makes the answers of the lost sessions lapse, and forgets the sessions.
 func (l *LostSessions) lapse() {
 	if !l.some.Load() {
 		return

@@ -41,12 +41,12 @@ const (
 	maxSerialConnections = 2000
 	// maxUnansweredConnections is that bound while no connection delivers an answer.
 	maxUnansweredConnections = 16
-	// maxRetiredConnections bounds the connections for one query, with the retired ones.
+	// maxRetiredConnections bounds the retired connections, with those for one query.
 	maxRetiredConnections = 256
-	// maxEscapes bounds them when the query may have ended other connections.
+	// maxEscapes bounds the connections for one query that is a copy, or that may have ended other connections.
 	maxEscapes = 16
-	// minConnections is the number of full connections for which a server that closes connections after some queries has
-	// more. A flood may have that many queries in flight when the limit is found: with fewer, other clients wait for its end.
+	// minConnections times MaxInFlight queries may be in flight to a server that closes connections after some queries, on more
+	// connections. A flood may have that many in flight when the limit is found: with fewer, other clients wait for its end.
 	minConnections = 16
 	// maxWaiting bounds the queries that wait for room on a connection.
 	maxWaiting = 1024
@@ -66,7 +66,7 @@ type times struct {
 	backoff, maxBackoff  time.Duration // after a failed handshake, doubled each time
 	minSerial, maxSerial time.Duration // validity of the serial class, doubled each time
 	stall, maxStall      time.Duration // bounds of the wait that counts as a stall
-	silence              time.Duration // of a connection of a pipelined server that may be dead
+	silence              time.Duration // after which a connection of a pipelined server may be dead
 	prompt               time.Duration // between an answer and a close that is due to it
 	tick                 time.Duration // between two checks of the connections
 	write                time.Duration // for one write: longer than the kernel waits for acknowledgements
@@ -119,7 +119,7 @@ func NewPool(c Config) *Pool {
 	return p
 }
 
-// unlock unlocks the pool. New output is sent when the batch is flushed, or by the writers if it is nil. The caller calls
+// unlock unlocks the pool. New output is sent when the batch is flushed, or by the writers if b is nil. The caller calls
 // the owners of the returned calls.
 func (p *Pool) unlock(b *batch.Batch) (ended []*Call) {
 	for i, c := range p.unsent {
@@ -540,14 +540,14 @@ func (p *Pool) lost(c *conn, err error) {
 	}
 	p.Metrics.Connections.Dec()
 	p.remove(c)
-	c.wakeWriter() // for it to end
+	c.wakeWriter() // so that the writer ends
 	if because := p.sessionLost(c, err, p.now()); closedByServer(err) && !because && !c.alone && !c.lostByKeepAlive() {
 		p.observeClose(c)
 	}
 	p.moveAll(c, fmt.Errorf("%w: %w", errClosed, err))
 }
 
-// moveAll moves the calls of a closed connection to others. A call that has lost too many fails.
+// moveAll moves the calls of a closed connection to others. A call that has lost too many connections fails.
 func (p *Pool) moveAll(c *conn, err error) {
 	limit := maxMovesUnanswered
 	if c.answered > 0 {

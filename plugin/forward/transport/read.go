@@ -83,8 +83,8 @@ func nextMessage(b []byte) (message, rest []byte) {
 	return b[lengthLen:end:end], b[end:]
 }
 
-// receive processes the complete messages of a read, and returns the rest. The owners of the answered calls are called
-// after the last message and after the answers that have ended, and their output is flushed at the end.
+// receive processes the complete messages of a read, and returns the rest. After the last message, it ends the invalidated
+// answers, then calls the owners of the answered calls, and flushes their output.
 func (c *conn) receive(b []byte) (rest []byte) {
 	p := c.pool
 	p.mu.Lock()

@@ -12,8 +12,8 @@ import (
 
 const (
 	// compareEvery is the time between two Session requests: they compare the clocks, and are the keepalive of the session
-	// (RFC 8490 section 6.5.2). A comparison is inexact by the time that the response took: after more than exact the next
-	// one follows after compareSoon.
+	// (RFC 8490 section 6.5.2). A comparison is inexact by the time that the response took: if that is more than exact, the
+	// next one follows after compareSoon.
 	compareEvery = 10 * time.Second
 	compareSoon  = time.Second
 	exact        = 100 * time.Millisecond
@@ -78,8 +78,8 @@ func (c *conn) request(now time.Time) {
 	c.appendDSO(dso.AppendSessionRequest(nil, s.id))
 }
 
-// endSession ends the session, whose answers have lapsed if both ends work. Otherwise they fall back to their TTL, and lapse when
-// the server is known to work again.
+// endSession ends the session. lapsed is set if both ends work: its answers lapse. Otherwise they fall back to their TTL, and lapse
+// when a session is known to work again.
 func (c *conn) endSession(lapsed bool) {
 	s := c.session
 	switch {
@@ -96,8 +96,8 @@ func (c *conn) endSession(lapsed bool) {
 	s.open, s.awaits = false, false
 }
 
-// isDSO reports whether a message belongs to the session: by its opcode, or as the reply of a server that does not implement
-// that of the request.
+// isDSO reports whether a message belongs to the session: by its opcode, or by the id of the request, to which a server that does
+// not implement the opcode may reply with another one.
 func (c *conn) isDSO(message []byte) bool {
 	return c.session != nil && (dso.IsDSO(message) || c.session.awaits && binary.BigEndian.Uint16(message) == c.session.id)
 }
@@ -243,7 +243,7 @@ func (c *conn) delayed(data []byte, now time.Time) error {
 	return errDelayed
 }
 
-// isNotification reports whether messages with a primary TLV are unidirectional. One with an ID is an error (RFC 8490 section
+// isNotification reports whether messages with a primary TLV are unidirectional: an ID in them is an error (RFC 8490 section
 // 5.4.1).
 func isNotification(t dso.Type) bool {
 	switch t {
@@ -253,7 +253,7 @@ func isNotification(t dso.Type) bool {
 	return false
 }
 
-// notified processes a unidirectional message of an open session. An unknown one is an error (RFC 8490 section 5.4.5).
+// notified processes a unidirectional message of an open session. An unknown type is an error (RFC 8490 section 5.4.5).
 func (c *conn) notified(tlv dso.TLV, now time.Time) error {
 	switch tlv.Type {
 	case dso.Heartbeat:
@@ -276,7 +276,7 @@ func (c *conn) heard(clock uint64, now time.Time) {
 	s := c.session
 	c.noteSilence(now)
 	if s.Heard(clock) {
-		if c.waitsSince.IsZero() { // otherwise with the answer
+		if c.waitsSince.IsZero() { // otherwise the next answer calls lapse
 			c.pool.Coherence.Lost.lapse()
 		}
 		s.quiet = s.quiet && !s.Vouches(c.pool.Coherence.Now())
@@ -311,7 +311,7 @@ func (c *conn) invalidated(data []byte) error {
 }
 
 // keepAlive processes the timeouts of a Keepalive TLV, RFC 8490 section 7.1. The inactivity timeout is for a connection on
-// whose session nothing depends. The requests are as frequent as the shortest keepalive interval.
+// whose session nothing depends. Session requests are always as frequent as the shortest keepalive interval.
 func (c *conn) keepAlive(data []byte) error {
 	const length = 8
 	if len(data) != length {
@@ -325,8 +325,8 @@ func (c *conn) keepAlive(data []byte) error {
 	return nil
 }
 
-// voucher returns the voucher for the answer to a query that was sent at a time, nil if it has no handles or the query has not
-// requested them.
+// voucher returns the voucher for the answer to a query that was sent at a time: that of withoutSession from before a session, and in
+// a session that of the handles in the answer; nil without any, or if the query has not requested them.
 func (c *conn) voucher(query, reply []byte, sent time.Time) *vouch.Voucher {
 	s := c.session
 	if s == nil || !s.open {
@@ -359,7 +359,7 @@ func (c *conn) voucher(query, reply []byte, sent time.Time) *vouch.Voucher {
 	return v
 }
 
-// takeEnded returns what depends on the handles that were invalidated by the messages of a read.
+// takeEnded returns the answers that depend on handles which the messages of a read have invalidated.
 func (c *conn) takeEnded() (ended []vouch.Dependent) {
 	if c.session != nil {
 		ended, c.session.ended = c.session.ended, nil

@@ -69,7 +69,7 @@ type socket struct {
 	id      uint16
 	reused  bool // the call is not its first
 	guesses int  // answers with wrong ids
-	ports   int  // the call was sent from before
+	ports   int  // number of ports that the call was sent from, with this one
 	limit   wheel.Deadline
 }
 
@@ -96,7 +96,7 @@ func (d *Datagrams) Capacity() int { return socketLimit() / 2 }
 // socketLimit returns the maximum number of sockets of the process.
 func socketLimit() int { return min(maxSockets, openFiles()/2) }
 
-// start sends a query from a socket, or a new one if that is nil or has an old error. ports are those used for the query.
+// start sends a query from a socket, or from a new one if s is nil or has an old error. ports counts the ports used, with this one.
 func (d *Datagrams) start(call *Call, s *socket, ports int) (*socket, error) {
 	for reused := s != nil; ; reused = false {
 		if s == nil {
@@ -207,8 +207,8 @@ func (d *Datagrams) closeExpired(now time.Time) {
 	}
 }
 
-// release makes a socket idle, or closes it: also one that has received other datagrams, since a late one must not be read as
-// the answer to the next query. The caller holds the mutex.
+// release makes a socket idle, or closes it, also if it has received other datagrams: a late one must not be read as the answer to
+// the next query. The caller holds the mutex.
 func (d *Datagrams) release(s *socket) {
 	s.used = time.Now()
 	s.uses++
@@ -310,8 +310,8 @@ func (s *socket) examine(reply []byte) ([]byte, error) {
 }
 
 // repeat sends a call from another port after an error that may not be its own: on a reused socket a refusal may be of the
-// query before. After a reply in another case, which may be forged, the query gets its name in lower case. It returns false if it
-// does not. The caller holds the mutex.
+// query before. After a reply in another case, which may be forged, the query gets its name in lower case. It returns false if the
+// call is not sent again. The caller holds the mutex.
 func (d *Datagrams) repeat(s *socket, call *Call, err error) bool {
 	if errors.Is(err, errCase) {
 		call.AnyCase, call.CaseChanged = true, true
@@ -339,7 +339,7 @@ func (c *Call) room() int {
 	return maxReply
 }
 
-// truncated returns a truncated answer with the header and question of another, RFC 1035 section 4.1.1.
+// truncated returns a truncated answer with the header and question of another answer, RFC 1035 section 4.1.1.
 func truncated(begin []byte) []byte {
 	reply := append([]byte(nil), begin...)
 	reply[wire.FlagsAt] |= wire.TC

@@ -157,7 +157,7 @@ func (p *poller) add(s *socket) error {
 	return nil
 }
 
-// event returns the events of a socket, once, with its identity.
+// event returns the registration of a socket for one event, with the socket's identity.
 func (s *socket) event(events uint32) unix.EpollEvent {
 	return unix.EpollEvent{Events: events | unix.EPOLLONESHOT, Fd: int32(s.fd), Pad: s.generation} // #nosec G115 -- the kernel's are int32
 }

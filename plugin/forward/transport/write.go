@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// A busy connection writes once in a fraction of the round trip, so that queries share a segment. Shorter delays than
-	// minDelay are left out.
+	// A busy connection writes once in a fraction of the round trip, so that queries share a segment. Delays shorter than
+	// minDelay are skipped.
 	delayFraction = 32
 	minDelay      = 50 * time.Microsecond
 	maxDelay      = 750 * time.Microsecond
@@ -40,7 +40,7 @@ type output struct {
 func (c *conn) append(call *Call, id uint16) {
 	start := len(c.out)
 	c.out = append(c.out, 0, 0)
-	hasSession := c.session != nil || c.pool.mayHaveSessions() // it has its own keepalive, RFC 8490 section 7.1.2
+	hasSession := c.session != nil || c.pool.mayHaveSessions() // a session has its own keepalive, RFC 8490 section 7.1.2
 	if c.sent == 0 && !hasSession && !c.alone && !c.pool.now().Before(c.pool.omittedUntil) {
 		c.out = appendKeepAlive(c.out, call.Query, call.question)
 		c.hasKeepAlive, c.firstID = true, id
