@@ -257,7 +257,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 
 	synced, stale := k.state(k.isClusterset(zone)) // before the lookup: one before the sync may find only a part of the records
 	if synced && len(k.clustersets) > 0 && searchlist.HasOption(r) {
-		stale = stale || k.areRestored(imports) // a candidate may be the name of one
+		stale = stale || k.areRestored(imports) // a candidate may be the name of a ServiceImport
 	}
 	storable := synced && !stale && k.isStorable(r, name, inFront != nil) && !isFallthrough(ctx)
 	q := query{ctx: ctx, state: state, zone: zone, owner: qname, qtype: state.QType(), stale: stale, explained: explained}
