@@ -14,7 +14,7 @@ import (
 type candidate struct {
 	owner  string // name of its records
 	lower  string // owner in lower case; empty if it is too long for a name
-	zone   string // in the case of owner
+	zone   string // in the letter case of owner
 	suffix string // of the search list
 }
 

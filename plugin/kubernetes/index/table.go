@@ -81,7 +81,7 @@ func (t *table[K, V]) keys() iter.Seq[K] {
 	}
 }
 
-// add adds a value of k beside those that it has.
+// add adds a value of k beside its other values.
 func (t *table[K, V]) add(k K, v V) {
 	t.resize()
 	p := t.bucket(k)
