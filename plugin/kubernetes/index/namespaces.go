@@ -40,7 +40,7 @@ func (ix *Index) replaceNamespaces(all []string) {
 	ix.namespacesChanged(changed)
 }
 
-// Outdate ends the validity of every stored answer: a source calls it when the records of a whole resource may be others.
+// Outdate ends the validity of every stored answer, for a missing resource that appears, and for restored records that are dropped.
 func (ix *Index) Outdate() { ix.write(ix.accessGeneration.advance) }
 
 // addNamespace adds a namespace, and reports whether it did not exist.

@@ -28,7 +28,7 @@ type shared struct {
 	key    string
 	source Source
 	index  *index.Index
-	// snapshots are those of the handles, one for each Snapshot.
+	// snapshots are the snapshotters of the handles, one for each Snapshot.
 	snapshots []*snapshotter
 	count     int             // of handles; guarded by running.mu
 	ctx       context.Context // of the source

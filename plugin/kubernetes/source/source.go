@@ -56,8 +56,8 @@ type Status struct {
 	Restored bool
 	// Heard is the time of the last list, event or bookmark: the index was up to date then. It is zero before the first.
 	Heard time.Time
-	// Frozen is true after a watch that no longer reported changes, until the resource has been read again, and not while the
-	// API server is away.
+	// Frozen is true from the time that a watch no longer reports changes until the resource has been read again, except while
+	// the API server is away.
 	Frozen bool
 	// Denied is true while the server refuses requests for the resource with 401 or 403.
 	Denied bool
