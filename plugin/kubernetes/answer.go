@@ -20,8 +20,8 @@ import (
 type query struct {
 	ctx          context.Context
 	state        request.Request
-	zone         string // in the case of the query
-	owner        string // owner name of the records, in the case of the query
+	zone         string // in the letter case of the query
+	owner        string // owner name of the records, in the letter case of the query
 	qtype        uint16
 	caller       *queryCaller  // nil if the answer is the same for every caller
 	dependencies *dependencies // nil if the reply is not stored
@@ -39,7 +39,7 @@ const (
 	specVersionTTL        = 28800
 )
 
-// maxChain is the maximum number of CNAMEs followed in a zone.
+// maxChain is the maximum number of CNAMEs in a zone before the last one.
 const maxChain = 10
 
 // answer adds the records of an existing name to a reply. Without records of the type it is NODATA.
@@ -96,7 +96,7 @@ func (k *Kubernetes) addressRecords(q *query, f result, chain []dns.RR) (records
 	return append(chain, records...), false
 }
 
-// addresses returns the addresses of a name, of both families and with duplicates.
+// addresses returns the addresses of a name, with duplicates. They may be of both families.
 func (k *Kubernetes) addresses(q *query, f result) (addrs []netip.Addr) {
 	switch f.kind {
 	case clusterIPs:
@@ -217,8 +217,8 @@ func (k *Kubernetes) follow(q *query, target string, chain []dns.RR) (records []
 	return k.addressRecords(&next, f, chain)
 }
 
-// maxNested is the maximum number of queries through the server, each for a target of the one before: a target may lead back to
-// this plugin, by another zone of the block or by plugin rewrite.
+// maxNested limits the depth of queries through the server for targets: a target may lead back to this plugin, by another zone
+// of the block or by plugin rewrite.
 const maxNested = 8
 
 // lookup returns CNAMEs, and the records of their target by a query through the server.
@@ -277,7 +277,7 @@ func addressType(a netip.Addr) uint16 {
 	return dns.TypeAAAA
 }
 
-// noPorts replaces an empty list of ports, whose name exists and counts for the weight.
+// noPorts replaces an empty list of ports: the name exists without a port, and counts for the weight.
 var noPorts = []index.Port{{Number: index.NoPort}}
 
 func (k *Kubernetes) srvTargets(q *query, f result) (targets []srvTarget) {

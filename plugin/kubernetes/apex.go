@@ -34,8 +34,8 @@ func (k *Kubernetes) soa(zone string) *dns.SOA {
 	}
 }
 
-// deny adds the SOA record to a negative answer. That for a name that queries wait for is for one query: with the TTL 0,
-// no cache repeats it to a query that has not waited (RFC 2308 section 5).
+// deny adds the SOA record to a negative answer. If queries wait for the name, its TTL is 0: no cache may repeat the answer to
+// a query that has not waited (RFC 2308 section 5).
 func (k *Kubernetes) deny(m *dns.Msg, zone string, waits bool) {
 	if len(m.Answer) > 0 {
 		return
@@ -56,8 +56,8 @@ type nameServerAddr struct {
 }
 
 // nameServers returns the names of this server in a zone: those of the Services with an endpoint at one of its addresses, or
-// ns.dns with its own addresses if there is none. In reverse zones and zones of a clusterset, which have no Services, they
-// are the names in the first zone that has.
+// ns.dns with its own addresses if there is none. In reverse zones and zones of a clusterset, which have no Services, the
+// names are in the first zone with Services.
 func (k *Kubernetes) nameServers(zone string) (all []nameServerAddr) {
 	servicesIn := zone
 	if isReverse(zone) || k.isClusterset(zone) {

@@ -14,8 +14,8 @@ var errNoClusterZone = errors.New("search lists need a zone of the cluster: the 
 
 var errPodsNotWatched = errors.New("search lists need watched pods: the kubernetes block needs pods verified")
 
-// SearchLists returns the search lists of pods by address, for plugin autopath. The node's search list is that of the
-// server's own resolv.conf at the time of the call.
+// SearchLists returns the search lists of pods by address, for plugin autopath. The server's own resolv.conf, read at the
+// time of the call, stands for those of the nodes.
 func (k *Kubernetes) SearchLists() (searchlist.Finder, error) {
 	if k.primaryZone == "" {
 		return nil, errNoClusterZone

@@ -83,11 +83,11 @@ var callersTotal = func() (counters [evidences]prometheus.Counter) {
 // location is a caller as a query or the index identifies it.
 type location struct {
 	node       *index.Node // nil without a record of the node
-	name, zone string      // without a record: the names of node and zone, which may be slices of the option; empty if unknown
+	name, zone string      // without a record: the names of node and zone, which may be in the memory of the option; empty if unknown
 }
 
-// find returns the caller with an address and the data of the option, nil without an option. The option of a trusted query counts
-// whatever the address is.
+// find returns the caller with an address and the data of the option, nil without an option. If trusted, the option counts
+// from any address.
 func (c *callers) find(from netip.Addr, option []byte, trusted bool) (topology.Caller, evidence) {
 	l, by := c.locate(from, option, trusted)
 	if l.node != nil {
@@ -172,13 +172,13 @@ func (c *callers) View(from netip.Addr, option []byte) store.View {
 	return viewOf(c.locate(from, option, false))
 }
 
-// unknownCaller is the number of the view of unknown callers, and of all views of nodes without a record; those of nodes start
-// at 1.
+// unknownCaller is the number of the view of unknown callers, and of the views of nodes without a record; the numbers of
+// other nodes start at 1.
 const unknownCaller = 0
 
-// viewOf returns the view of a caller. On a node without a record, it is that of the names of node and zone: the Generation of
-// the Nodes, on which every answer depends that depends on a caller, ends its answers when the Node is created. Clients can send
-// any number of such names, as of names of questions and search lists: the budget of the store limits all of them.
+// viewOf returns the view of a caller. A node without a record has a view by the names of node and zone; its answers end when
+// the Node is created, since every answer for a caller depends on the Generation of the Nodes. Clients can send any number of
+// such names, as of queried names and search lists: the budget of the store limits all of them.
 func viewOf(l location, by evidence) store.View {
 	v := store.View{Number: unknownCaller, Named: by == byOption || by == unknownNode}
 	if by < evidences {
@@ -189,7 +189,7 @@ func viewOf(l location, by evidence) store.View {
 		return v
 	}
 	v.Node, v.Zone = l.name, l.zone
-	v.Private = len(v.Node) > caller.MaxNode || len(v.Zone) > caller.MaxZone // not a name of Kubernetes: of a manifest
+	v.Private = len(v.Node) > caller.MaxNode || len(v.Zone) > caller.MaxZone // longer than names in Kubernetes, so from a manifest
 	return v
 }
 

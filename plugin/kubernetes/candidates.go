@@ -14,7 +14,7 @@ import (
 type candidate struct {
 	owner  string // name of its records
 	lower  string // owner in lower case; empty if it is too long for a name
-	zone   string // in the case of owner
+	zone   string // in the letter case of owner
 	suffix string // of the search list
 }
 
@@ -51,8 +51,8 @@ func (k *Kubernetes) candidates(q *query, lower string) (all []candidate, unused
 	return all, ""
 }
 
-// candidateZone returns the zone of a candidate. It returns "" if the suffix is not in that zone, and if another plugin or
-// server block may answer the name, be it in the cluster or not.
+// candidateZone returns the zone of a candidate. It returns "" if the suffix is not in that zone, if records of the zone are
+// not read yet, and if another plugin or server block may answer the name, whether or not it exists in the cluster.
 func (k *Kubernetes) candidateZone(ctx context.Context, name, suffix string) string {
 	zone := plugin.Zones(k.Zones).Matches(name)
 	if !k.isSynced(zone) {
@@ -65,9 +65,9 @@ func (k *Kubernetes) candidateZone(ctx context.Context, name, suffix string) str
 }
 
 // expand answers a query with a search list by the first candidate with data. A candidate that has only addresses of the
-// other family is answered with NODATA, so that A and AAAA never come from different names. The query becomes that for the last
-// candidate that exists. ok is false, and the query is unchanged, if it is to be answered as one without a list: it has no valid
-// list, or the data of a candidate is not synced.
+// other family is answered with NODATA, so that A and AAAA never come from different names. q becomes the query for the last
+// candidate that exists. ok is false, and q unchanged, if it is to be answered as a query without a search list: it has no
+// valid one, another plugin may answer a candidate, or the data of a candidate is not synced.
 func (k *Kubernetes) expand(q *query, lower string, storable bool) (a reply, ok bool) {
 	all, unused := k.candidates(q, lower)
 	if all == nil {
@@ -88,7 +88,7 @@ func (k *Kubernetes) expand(q *query, lower string, storable bool) (a reply, ok 
 			return reply{}, false
 		}
 		if found {
-			a.suffix, _ = searchlist.AppendSuffixes(nil, []string{all[i].suffix}) // parsed from such data, so it is valid
+			a.suffix, _ = searchlist.AppendSuffixes(nil, []string{all[i].suffix}) // the suffix was parsed, so it is valid
 			a.m.Answer = withCNAME(q.owner, x.owner, a.m.Answer)
 			break
 		}
@@ -99,7 +99,7 @@ func (k *Kubernetes) expand(q *query, lower string, storable bool) (a reply, ok 
 	return a, true
 }
 
-// tryCandidate adds the records of a candidate to a reply, and reports whether later candidates are not to be tried.
+// tryCandidate adds the records of a candidate to a reply, and reports whether the candidate ends the search.
 func (k *Kubernetes) tryCandidate(q *query, c *candidate, m *dns.Msg) bool {
 	if c.lower == "" {
 		return false
@@ -118,7 +118,7 @@ func (k *Kubernetes) tryCandidate(q *query, c *candidate, m *dns.Msg) bool {
 	}
 	for _, qtype := range searchlist.RelatedTypes[q.qtype] {
 		related := *q
-		related.qtype, related.explained = qtype, nil // which has been explained
+		related.qtype, related.explained = qtype, nil // explained with the first type
 		if records, _ := k.addressRecords(&related, f, nil); len(records) > 0 {
 			return true
 		}
@@ -126,7 +126,7 @@ func (k *Kubernetes) tryCandidate(q *query, c *candidate, m *dns.Msg) bool {
 	return false
 }
 
-// withCNAME returns the records of a candidate after a CNAME from the queried name, which has the TTL of the first record.
+// withCNAME returns the records of a candidate after a CNAME at the queried name with the TTL of the first record.
 func withCNAME(queried, candidate string, records []dns.RR) []dns.RR {
 	if candidate == queried || len(records) == 0 {
 		return records

@@ -12,8 +12,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// offering offers sessions to node caches while a configuration with option coherent serves. Its handler counts for the
-// heartbeats from the first to the last answer.
+// offering offers sessions to node caches while a configuration with option coherent serves. Heartbeats depend on its
+// handler from the first to the last answer.
 type offering struct {
 	k        *Kubernetes
 	registry *push.Registry
@@ -23,7 +23,7 @@ type offering struct {
 	withdraw func() // nil without an offer
 }
 
-// begin is called when the handler is going to answer. obstacle is the reason why no session can be accepted, "" without one.
+// begin is called before the handler answers. obstacle is the reason why no session can be accepted, "" without one.
 func (o *offering) begin(obstacle string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -98,7 +98,7 @@ func (v *handlers) writeLines() {
 	}
 }
 
-// lineAfter returns the line after a number of lines, which it removes; nil without one.
+// lineAfter removes a number of logged lines, and returns the next line, nil without one.
 func (v *handlers) lineAfter(logged int) func() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -16,7 +16,7 @@ type dependencies struct {
 	untracked bool // the answer depends on data whose changes advance none of the Generations
 }
 
-// onUntracked marks the answer as one whose validity Generations do not bound. Every function that reads such data calls
+// onUntracked marks the answer as one that depends on data without a Generation. Every function that reads such data calls
 // it, so that the mark does not depend on the query's type: a query with a search list reads other types, too.
 func (d *dependencies) onUntracked() {
 	if d != nil {
@@ -60,9 +60,9 @@ func (d *dependencies) onNodes(f *result) {
 const maxLookups = 4
 
 // onObject looks up a Service or ServiceImport, nil if it or its namespace does not exist, and adds it. The first lookup
-// finds the Generation; the answer is made from the second one, after the Generation's number was read. If the Generation is
-// another one then, because the object was created or deleted, the next lookup decides: an answer without a validity would have
-// no handles. The Generation of the former object only adds events that end the answer.
+// finds the Generation; the answer is made from the second lookup, after the Generation's number was read. If the second
+// lookup finds another Generation, because the object was created or deleted, the lookup is repeated: an answer without a
+// validity would have no handles. The Generation of the former object only adds events that end the answer.
 func (d *dependencies) onObject(ix records, n *objectName) *index.Entry {
 	e := n.in(ix)
 	if d == nil {

@@ -69,7 +69,8 @@ func (k *Kubernetes) locate(q *query) topology.Caller {
 	return c.Caller
 }
 
-// callerOf returns the caller with an address and the data of the caller option, which may be trusted whatever the address is.
+// callerOf returns the caller with an address and the data of the caller option. If trusted, the option counts from any
+// address.
 func (k *Kubernetes) callerOf(ip string, option []byte, trusted bool) (topology.Caller, evidence) {
 	from, err := netip.ParseAddr(ip)
 	if err != nil {
@@ -117,8 +118,8 @@ func isOf(family uint16, e index.Endpoint) bool {
 // bothFamilies stands for both types of addresses.
 const bothFamilies = dns.TypeANY
 
-// families returns the address types that endpoints are selected from, one after the other. For a Service each family is
-// separate, as in kube-proxy. For a ServiceImport both are together, so that A and AAAA have the same endpoints (KEP-1645).
+// families returns the address types, with one selection of endpoints for each. For a Service each family is separate, as in
+// kube-proxy. For a ServiceImport both are together, so that A and AAAA have the same endpoints (KEP-1645).
 func families(qtype uint16, imported bool) []uint16 {
 	switch {
 	case imported:

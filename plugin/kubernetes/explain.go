@@ -19,12 +19,12 @@ import (
 const (
 	// explainedEndpoints is the maximum number of endpoints of a family with a step of their own.
 	explainedEndpoints = 20
-	// inspectTimeout bounds the time for the endpoints that are not ready.
+	// inspectTimeout bounds the requests for endpoints that are not ready.
 	inspectTimeout = time.Second
 )
 
-// explanation adds the steps of a query in this plugin to its trace. A nil explanation is that of an ordinary query: the methods that are
-// called for each query do nothing then, and allocate nothing.
+// explanation adds the steps of a query in this plugin to its trace. It is nil for an ordinary query: the methods that are
+// called for each query then do nothing, and allocate nothing.
 type explanation struct {
 	k          *Kubernetes
 	trace      *explain.Trace
@@ -32,7 +32,7 @@ type explanation struct {
 	inspection []inspection
 }
 
-// inspection is a name whose endpoints that are not ready are to be explained.
+// inspection is a name whose unready endpoints are to be explained.
 type inspection struct {
 	name  objectName
 	qtype uint16
@@ -48,8 +48,8 @@ func (k *Kubernetes) explanationOf(ctx context.Context) *explanation {
 
 func (x *explanation) add(format string, args ...any) { x.trace.Add(x.k.Name(), format, args...) }
 
-// addOnce adds a step that begins with a text, unless there is one: queries with a search list pass the plugin more than once. It reports
-// whether it was added.
+// addOnce adds a step that begins with a text, unless another step does: queries with a search list pass the plugin more than
+// once. It reports whether the step was added.
 func (x *explanation) addOnce(text, format string, args ...any) bool {
 	for _, s := range x.trace.Steps() {
 		if s.Plugin == x.k.Name() && strings.HasPrefix(s.Text, text) {
@@ -150,7 +150,7 @@ var kindTexts = map[resultKind]string{
 	pod: "is the address of a pod", reverseName: "is the name of an address",
 }
 
-// found adds the result of a lookup, and for endpoints those that the caller gets.
+// found adds the result of a lookup, and for a name of endpoints the selection for the caller.
 func (x *explanation) found(q *query, f *result, name, zone string) {
 	if x == nil {
 		return
@@ -363,7 +363,7 @@ func (x *explanation) inspectLater(qtype uint16, f *result, name, zone string) {
 	}
 }
 
-// lacksEndpoints reports whether a name has no records since a Service has no ready endpoint for it.
+// lacksEndpoints returns a parsed name, and whether it may lack records because its Service has no ready endpoint for it.
 func (k *Kubernetes) lacksEndpoints(name, zone string) (objectName, bool) {
 	n, err := parseName(name, zone, k.grammar(k.isClusterset(zone)))
 	if err != nil || n.object == "" || n.kind == labelPod || !k.selects(n.namespace) {
@@ -423,5 +423,5 @@ func (x *explanation) addNotReady(ctx context.Context, i inspection) {
 	}
 }
 
-// notReadyFunc is that of a source.Inspector.
+// notReadyFunc is the type of the method NotReady of a source.Inspector.
 type notReadyFunc func(ctx context.Context, namespace, name string, imported bool) (source.NotReady, error)

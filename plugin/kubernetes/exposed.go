@@ -11,8 +11,8 @@ import (
 
 var errNoServices = errors.New("the kubernetes block has only zones of a clusterset, and reads no Services: want a zone of the cluster")
 
-// Exposed returns the Services as clients outside of the cluster reach them, for plugin k8s_external. They exist when the
-// server answers.
+// Exposed returns the Services as clients outside of the cluster reach them, for plugin k8s_external. They can be read from
+// the time that the server answers.
 func (k *Kubernetes) Exposed() (exposed.Services, error) {
 	if k.source.ImportsOnly {
 		return nil, errNoServices
@@ -33,7 +33,7 @@ func (x exposedServices) Synced() bool {
 	return complete && !stale
 }
 
-// tracked calls a lookup with the dependencies that bound a validity, nil for none.
+// tracked calls a lookup, and adds its dependencies to a validity, unless that is nil.
 func (x exposedServices) tracked(v *validity.Validity, lookup func(*dependencies)) {
 	if v == nil {
 		lookup(nil)
@@ -83,7 +83,7 @@ func (x exposedServices) find(n *exposed.Name, headless bool, d *dependencies) (
 	return targets, len(targets) > 0
 }
 
-// appendTargets appends a target for each port of a name.
+// appendTargets appends a target for each port that the name matches.
 func appendTargets(to []exposed.Target, n *objectName, t exposed.Target, ports []index.Port) []exposed.Target {
 	if len(ports) == 0 {
 		ports = noPorts

@@ -21,7 +21,7 @@ type result struct {
 	addr    netip.Addr   // for pod
 	targets []string     // for reverseName
 
-	policy topology.Policy // for endpoints: selects those that a caller gets
+	policy topology.Policy // for endpoints: selects the endpoints for the caller
 	waits  bool            // for notFound: queries wait for the name
 }
 
@@ -109,7 +109,7 @@ func (k *Kubernetes) findPod(n objectName, d *dependencies) result {
 	return result{kind: pod, name: n, addr: a}
 }
 
-// findService looks up the name of a Service or ServiceImport, or one below it.
+// findService looks up the name of a Service or ServiceImport, or a name below it.
 func (k *Kubernetes) findService(n objectName, d *dependencies) result {
 	e := d.onObject(k.index, &n)
 	if e == nil || k.ignoreEmpty && e.Service.Kind == index.ClusterIP && e.Ready() == 0 {
@@ -154,7 +154,7 @@ func (n *objectName) in(ix records) *index.Entry {
 	return ix.Service(n.namespace, n.object)
 }
 
-// matches reports whether the name has a port's name and protocol, or none.
+// matches reports whether the port and protocol in the name, as far as it has them, are those of p.
 func (n *objectName) matches(p index.Port) bool {
 	return (n.port == "" || n.port == p.Name.String()) && (n.protocol == "" || n.protocol == p.Protocol.String())
 }
@@ -193,14 +193,14 @@ func (f *result) endpoints() iter.Seq2[index.Endpoint, *index.Slice] {
 	}
 }
 
-// inCluster reports whether the endpoints of a slice are in the cluster that the name of an imported endpoint has. Other
-// names are independent of the cluster.
+// inCluster reports whether the endpoints of a slice are in the cluster in the name of an imported endpoint. Other names
+// are independent of the cluster.
 func (n *objectName) inCluster(s *index.Slice) bool {
 	return !n.imported || n.endpoint == "" || n.cluster == s.Cluster.String()
 }
 
-// next returns the number of the first endpoint of the name from a number on, the number of all if there is none. byAddress is
-// endpointAddress; an empty zone stands for all.
+// next returns the number of the first endpoint of the name, at from or later, in a zone ("" for any); s.Len() if there is
+// none. byAddress is the endpointAddress of the name.
 func (n *objectName) next(s *index.Slice, from int, zone string, byAddress netip.Addr) int {
 	if n.endpoint != "" {
 		return s.NextNamed(from, n.endpoint, byAddress)
@@ -250,8 +250,8 @@ func label(e index.Endpoint) string {
 	return dashed(e.Addr)
 }
 
-// dashed returns an address as a label: 10-1-2-3, 2001-db8--1. A 0 is appended to a final dash, with which a label cannot
-// end.
+// dashed returns an address as a label: 10-1-2-3, 2001-db8--1. A 0 is appended to a final dash, since labels cannot end with
+// one.
 func dashed(a netip.Addr) string {
 	if a.Is4() {
 		return strings.ReplaceAll(a.String(), ".", "-")

@@ -45,7 +45,7 @@ type Kubernetes struct {
 	upstream    upstreamer
 	localIPs    []netip.Addr    // addresses that the server listens on, without loopback
 	space       *store.Keyspace // of the store of the fast path
-	late        bool            // another plugin may change answers on their way to cache: this one stores none
+	late        bool            // another plugin may change answers before cache stores them: this plugin stores none
 	signed      bool            // the serial of a signed SOA record does not change
 	resolvConf  string          // file with the search list of the server's machine
 
@@ -141,8 +141,8 @@ func (k *Kubernetes) Name() string { return k.name }
 func (k *Kubernetes) OwnZones() []string { return k.Zones }
 
 // Ready implements ready.Readiness. The plugin is ready when all resources needed by every answer are synced, until a watch
-// freezes. It remains ready without its API server, since it answers from the last known state, as all other servers do,
-// and without access to ServiceImports, since it has all other names.
+// freezes. It remains ready without its API server, since all replicas then answer from the last known state, and without
+// access to ServiceImports, since it has all other names.
 func (k *Kubernetes) Ready() bool {
 	if !k.attached.Load() {
 		return false
@@ -163,8 +163,8 @@ func imports(s source.Status) bool { return s.Resource == source.ServiceImports 
 
 func nodes(s source.Status) bool { return s.Resource == source.Nodes }
 
-// state reports whether all records that answers depend on have been read, or are those of a snapshot, and whether any are those of
-// a snapshot. ServiceImports count for names of a clusterset only.
+// state reports whether all records that answers depend on have been read or restored from a snapshot (complete), and
+// whether any of them are restored ones (stale). ServiceImports count for names of a clusterset only.
 func (k *Kubernetes) state(clusterset bool) (complete, stale bool) {
 	if !clusterset && k.synced.Load() {
 		return true, false
@@ -197,8 +197,8 @@ func (k *Kubernetes) isSynced(zone string) bool {
 	return complete
 }
 
-// hasImports reports whether ServiceImports are synced, or not watched. It is false again while a missing resource
-// definition has returned and is not synced yet.
+// hasImports reports whether ServiceImports are synced, or not watched. If their definition was missing, it is false from
+// the return of the definition until they are synced.
 func (k *Kubernetes) hasImports() bool { return k.areRead(imports) }
 
 // hasNodes reports whether Nodes have been synced once, or are not watched.
@@ -241,7 +241,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	}
 	inFront := store.PropertiesOf(ctx, r)
 	state := request.Request{W: w, Req: r}
-	qname := r.Question[0].Name // unpacked names have the form that state.QName takes time to normalize to
+	qname := r.Question[0].Name // unpacked, so already in the form to which state.QName normalizes
 	name := strings.ToLower(qname)
 	zone := plugin.Zones(k.Zones).Matches(qname)
 	explained := k.explanationOf(ctx)
@@ -249,15 +249,15 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		explained.elsewhere()
 		return plugin.NextOrFailure(k.Name(), k.Next, ctx, w, r)
 	}
-	zone = qname[len(qname)-len(zone):] // in the case of the query
+	zone = qname[len(qname)-len(zone):] // in the letter case of the query
 	state.Zone = zone
 	if t := state.QType(); t == dns.TypeAXFR || t == dns.TypeIXFR {
 		return dns.RcodeRefused, nil // plugin transfer precedes this one
 	}
 
-	synced, stale := k.state(k.isClusterset(zone)) // before the lookup, which may find only a part of the records until then
+	synced, stale := k.state(k.isClusterset(zone)) // before the lookup: one before the sync may find only a part of the records
 	if synced && len(k.clustersets) > 0 && searchlist.HasOption(r) {
-		stale = stale || k.areRestored(imports) // of which a candidate may be
+		stale = stale || k.areRestored(imports) // a candidate may be the name of a ServiceImport
 	}
 	storable := synced && !stale && k.isStorable(r, name, inFront != nil) && !isFallthrough(ctx)
 	q := query{ctx: ctx, state: state, zone: zone, owner: qname, qtype: state.QType(), stale: stale, explained: explained}

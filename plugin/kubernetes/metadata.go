@@ -26,7 +26,7 @@ func (k *Kubernetes) Metadata(ctx context.Context, state request.Request) contex
 		}
 	}
 	zone := plugin.Zones(k.Zones).Matches(state.Name())
-	if k.callers != nil && (zone != "" || k.primaryZone != "") { // without a cluster zone, the kubernetes directive sets them
+	if k.callers != nil && (zone != "" || k.primaryZone != "") { // a block of a clusterset leaves names in no zone of it to kubernetes
 		from, option := state.IP(), optionOf(state.Req) // now: the server removes the option for the reply
 		caller := sync.OnceValue(func() topology.Caller { c, _ := k.callerOf(from, option, false); return c })
 		metadata.SetValueFunc(ctx, "nearside/caller-node", func() string { return caller().Name.String() })

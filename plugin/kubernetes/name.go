@@ -57,8 +57,8 @@ type grammar struct {
 // parseName parses a name in a zone; both are fully qualified, the name is in lower case.
 //
 // As in CoreDNS, the underscores of port and protocol are optional: two labels before a Service are port and protocol, one
-// is an endpoint. Before a ServiceImport, one of two labels must have its underscore: labels without are an endpoint and
-// the ID of its cluster.
+// is an endpoint. Before a ServiceImport, one of two labels must have its underscore: without underscores, they are an
+// endpoint and the ID of its cluster.
 func parseName(name, zone string, g grammar) (n objectName, err error) {
 	base := below(name, zone)
 	if base == "" || base == labelService || base == labelPod {

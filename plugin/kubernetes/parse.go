@@ -87,7 +87,8 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 	return k, k.from.Check(start, seen)
 }
 
-// warnZones logs zones without names. As in CoreDNS, an invalid zone is not an error.
+// warnZones logs zones in which no name exists: invalid ones, which as in CoreDNS are not an error, and reverse zones of
+// multicluster.
 func (d directive) warnZones(zones []string) {
 	for _, zone := range zones {
 		switch all := plugin.Host(zone).NormalizeExact(); {

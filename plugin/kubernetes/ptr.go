@@ -47,7 +47,7 @@ func (k *Kubernetes) findAddress(name string, d *dependencies) result {
 }
 
 // ptrTargets returns the targets of an address's PTR records: the Service with this ClusterIP, or else each endpoint of a
-// Service with this address, including ClusterIP Services.
+// headless or ClusterIP Service with this address.
 func (k *Kubernetes) ptrTargets(a netip.Addr) (targets []string) {
 	if k.primaryZone == "" {
 		return nil

@@ -69,7 +69,8 @@ func (d directive) setup(c *caddy.Controller) error {
 // snapshotsKey is the key of the blocks with a snapshot, by file, in the storage of a caddy instance.
 type snapshotsKey struct{}
 
-// claimSnapshot returns an error if another block has the same file and reads other records: each would refuse the file of the other.
+// claimSnapshot returns an error if another block has the same file and reads other records: each would refuse the file that
+// the other wrote.
 func (k *Kubernetes) claimSnapshot(c *caddy.Controller) error {
 	if k.snapshot.Path == "" {
 		return nil
@@ -86,8 +87,8 @@ func (k *Kubernetes) claimSnapshot(c *caddy.Controller) error {
 	return nil
 }
 
-// warnShadowed logs the zones that another handler, the kubernetes directive of the same server block, has as zones of the
-// cluster: that one answers first.
+// warnShadowed logs the zones that are zones of the cluster in another handler: the kubernetes directive of the same server
+// block, which answers first.
 func (k *Kubernetes) warnShadowed(handler plugin.Handler) {
 	first, ok := handler.(*Kubernetes)
 	if !ok || first == k {
@@ -103,8 +104,8 @@ func (k *Kubernetes) warnShadowed(handler plugin.Handler) {
 // externalPlugin is the name of the plugin that answers for Services in other zones.
 const externalPlugin = "k8s_external"
 
-// neutral returns plugins of the server block that don't answer names of the cluster in the directive's zones. For kubernetes,
-// multicluster is one: it comes later in the chain. The handler of k8s_external, nil without one, is another if its zones have
+// neutral returns plugins of the server block that don't answer names of the cluster in the directive's zones. They include
+// multicluster for kubernetes, since it is later in the chain, and k8s_external (external, nil without one) if its zones have
 // none of these names.
 func (k *Kubernetes) neutral(d directive, external plugin.Handler) []string {
 	all := []string{d.name, "transfer"}
@@ -148,8 +149,8 @@ func (k *Kubernetes) sourceIdentity() string {
 // nodesWait bounds how long the start waits for Nodes after all else is synced. The server may lack the permission.
 const nodesWait = time.Second
 
-// awaitSync waits until all resources are synced, at most for the timeout. After it, queries are answered from a snapshot, if restore
-// finds one, or with SERVFAIL, until they are.
+// awaitSync waits until all resources are synced, at most for the timeout. From then until they are synced, queries are
+// answered from a snapshot, if restore finds one, or with SERVFAIL.
 func (k *Kubernetes) awaitSync(timeout time.Duration, restore func() bool) {
 	end := time.Now().Add(timeout)
 	waiting := time.AfterFunc(500*time.Millisecond, func() {
@@ -159,7 +160,7 @@ func (k *Kubernetes) awaitSync(timeout time.Duration, restore func() bool) {
 	switch {
 	case !waitFor(timeout, k.hasSynced):
 		if restore() {
-			return // which is logged
+			return // restore has logged it
 		}
 		log.Warningf("starting before the first sync of the cluster: names are answered with SERVFAIL until it is complete (%s)", k.unsynced())
 	case !waitFor(time.Until(end), k.importsSettled):

@@ -28,16 +28,16 @@ func isLookup(r *dns.Msg) bool {
 
 type fallthroughKey struct{}
 
-// withFallthrough marks a query that this plugin passes to the next one. That may be another plugin of this package, whose
-// answer must not be stored: it depends on data of both.
+// withFallthrough marks a query that this plugin passes to the next one, which may be another handler of this package. The
+// answer of that handler must not be stored: it depends on the data of both.
 func withFallthrough(ctx context.Context) context.Context {
 	return context.WithValue(ctx, fallthroughKey{}, true)
 }
 
 func isFallthrough(ctx context.Context) bool { return ctx.Value(fallthroughKey{}) != nil }
 
-// isStillSynced is isSynced after the dependencies were recorded: a source that loses ServiceImports reports that before it
-// advances the Generations.
+// isStillSynced is isSynced after the dependencies were recorded: when a missing definition of ServiceImports returns, the
+// source reports them as not synced before it advances the Generations.
 func (k *Kubernetes) isStillSynced(q *query, a *reply) bool {
 	if a.suffix != nil && len(k.clustersets) > 0 { // candidates may be in any zone
 		return k.hasImports()
@@ -45,8 +45,8 @@ func (k *Kubernetes) isStillSynced(q *query, a *reply) bool {
 	return k.isSynced(q.zone)
 }
 
-// properties returns the Properties of a reply. Without a Generation it is not stored for the fast path, and a cache stores it for its
-// TTL, or not at all if the validity has ended.
+// properties returns the Properties of a reply. A reply without a Generation is not stored for the fast path; a cache stores
+// it for its TTL, or not at all if its validity has ended.
 func (k *Kubernetes) properties(q *query, a *reply) (p store.Properties) {
 	p.Waits = q.waits && len(a.m.Answer) == 0
 	d := q.dependencies
@@ -67,7 +67,7 @@ func (k *Kubernetes) properties(q *query, a *reply) (p store.Properties) {
 	if len(a.m.Answer) == 0 && !k.signed {
 		p.Serial = k.index
 	}
-	// The SOA record and the targets of SRV have the zone in the case of the query.
+	// The SOA record and the targets of SRV have the zone in the letter case of the query.
 	p.AnyCase = len(a.m.Answer) > 0 && q.qtype != dns.TypeSRV
 	if a.suffix != nil {
 		p.Options = searchlist.AppendOption(nil, a.suffix)

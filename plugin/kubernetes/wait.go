@@ -84,8 +84,8 @@ func (k *Kubernetes) waitCandidates(name string, suffixes []byte) []string {
 	return all
 }
 
-// mayHaveRecords reports whether a candidate ends a search, apart from the type of the query. A candidate that is too long
-// for a name is empty.
+// mayHaveRecords reports whether a candidate may have records of some type, and so may end the search. A candidate that is
+// too long for a name is empty.
 func (k *Kubernetes) mayHaveRecords(name string) bool {
 	if name == "" {
 		return false
@@ -97,7 +97,7 @@ func (k *Kubernetes) mayHaveRecords(name string) bool {
 	return true
 }
 
-// await reports whether queries wait for a name. Another plugin may have a name that falls through.
+// await reports whether queries wait for a name. They do not if option fallthrough applies: another plugin may have the name.
 func (k *Kubernetes) await(name string) (w block.NameWait, ok bool) {
 	zone := plugin.Zones(k.Zones).Matches(name)
 	if name == "" || zone == "" || isReverse(zone) || k.isClusterset(zone) || k.Fall.Through(name) {

@@ -42,7 +42,7 @@ type Clients struct {
 	lists atomic.Pointer[lists]
 }
 
-// lists caches the lists of pods. A change of the node's search list replaces it.
+// lists caches the lists of pods. A change of the node's search list empties the cache.
 type lists struct {
 	host []string
 	list map[podDNS]*searchlist.List // nil for a pod without a list
@@ -89,7 +89,7 @@ func (c *Clients) Find(from netip.Addr) (*searchlist.List, searchlist.Unknown) {
 	return nil, searchlist.NoList
 }
 
-// NdotsOf returns the option ndots of a client's resolver, where Find returns its list.
+// NdotsOf returns the option ndots of the resolver of a client whose list Find returns.
 func (c *Clients) NdotsOf(client netip.Addr) int {
 	if t := c.pods.TenantsOf(client.WithZone("").Unmap()); t.Pod != nil {
 		return int(t.Pod.Ndots)

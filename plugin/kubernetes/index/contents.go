@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Contents are all records of an index. Those of Restore belong to the index afterwards.
+// Contents are all records of an index. Records passed to Restore belong to the index afterwards.
 type Contents struct {
 	Services, Imports iter.Seq[*Service]
 	Slices            iter.Seq[*Slice]
@@ -87,8 +87,8 @@ func (ix *Index) slices() iter.Seq[*Slice] {
 	}
 }
 
-// Restore puts records of an earlier time. It leaves out those of a kind that the source has replaced already, which are newer;
-// the first Replace of a kind removes the others.
+// Restore puts records of an earlier time. It leaves out the kinds that the source has replaced already, since the index has
+// newer records of them; the first Replace of another kind removes its restored records.
 func (ix *Index) Restore(c Contents) {
 	ix.write(func() {
 		restore(ix, nodeKind, c.Nodes, ix.putNode)

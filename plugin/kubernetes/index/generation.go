@@ -20,8 +20,8 @@ import (
 //   - AddressGeneration for a PTR record, and for the pods with an address,
 //   - NodesGeneration if the locations of endpoints and caller matter.
 //
-// All but that of an Entry exist as long as the Index: names, namespaces and addresses share a fixed number of Generations by
-// hash, so that each also advances with changes of others.
+// All Generations but those of Entries exist as long as the Index: names, namespaces and addresses share a fixed number of them
+// by hash, so that each also advances with changes of other names, namespaces or addresses.
 type Generation struct {
 	n       atomic.Uint64
 	watcher atomic.Pointer[watcher]
@@ -49,8 +49,8 @@ func (g *Generation) advance() {
 	}
 }
 
-// The numbers of Generations that all names, namespaces and addresses share, powers of two. Each shared Generation notifies
-// sessions whose answers did not change; each one has 16 bytes.
+// The numbers of shared Generations, powers of two. Each has 16 bytes; the fewer there are, the more sessions are notified
+// although their answers did not change.
 const (
 	nameGenerations      = 8192
 	namespaceGenerations = 1024
@@ -78,7 +78,7 @@ func (h hash) slot(length int) int { return int(h^h>>16) & (length - 1) }
 func (ix *Index) AccessGeneration() *Generation { return &ix.accessGeneration }
 
 // NameGeneration advances when a Service or ServiceImport of that name is created or deleted in the namespace, and when the
-// namespace is while it has an object of that name.
+// namespace is created or deleted while it has an object of that name.
 func (ix *Index) NameGeneration(namespace, name string) *Generation {
 	h := newHash.addText(namespace).add('/').addText(name)
 	return &ix.nameGenerations[h.slot(nameGenerations)]

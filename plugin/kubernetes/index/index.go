@@ -48,8 +48,8 @@ type Index struct {
 	services   objects
 	imports    objects
 	namespaces *table[string, struct{}]
-	// clusterIPs, externals and endpoints map addresses for PTR records and callers. Addresses of ServiceImports only are not in them:
-	// they have no PTR records, and the nodes of their endpoints may be in another cluster.
+	// clusterIPs, externals and endpoints map addresses for PTR records and callers. They lack addresses that only ServiceImports
+	// have: those have no PTR records, and the nodes of their endpoints may be in another cluster.
 	clusterIPs *table[netip.Addr, *Service]
 	externals  *table[netip.Addr, *Service]
 	endpoints  addressSlices

@@ -38,7 +38,7 @@ func (k keyLists) pack(n *Node) {
 	n.keys, n.values, n.Labels = list, values, nil
 }
 
-// release removes the user of a list when a node leaves the index.
+// release ends the use of a list by a node that leaves the index.
 func (k keyLists) release(n *Node) {
 	if n.keys == nil {
 		return

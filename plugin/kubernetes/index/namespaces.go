@@ -40,7 +40,7 @@ func (ix *Index) replaceNamespaces(all []string) {
 	ix.namespacesChanged(changed)
 }
 
-// Outdate ends the validity of every stored answer, for a source that has lost the access to a resource.
+// Outdate ends the validity of every stored answer, for a missing resource that appears, and for restored records that are dropped.
 func (ix *Index) Outdate() { ix.write(ix.accessGeneration.advance) }
 
 // addNamespace adds a namespace, and reports whether it did not exist.
@@ -62,7 +62,7 @@ func (ix *Index) removeNamespace(name string) bool {
 }
 
 // namespacesChanged advances the generations that depend on the existence of namespaces: the names of all their objects
-// begin to exist, or cease to. It is one pass over the objects, since the first sync has many namespaces.
+// begin to exist, or cease to. It passes over the objects for all namespaces at once: the first sync has many.
 func (ix *Index) namespacesChanged(changed map[string]struct{}) {
 	if len(changed) == 0 {
 		return

@@ -81,7 +81,7 @@ func (ix *Index) PodNode(a netip.Addr) (name Symbol) {
 	return name
 }
 
-// sameNode sets the name of a node that is not known yet, and reports whether a known one is the same.
+// sameNode sets name to other if name is unknown, and reports whether both agree. An unknown other agrees with every name.
 func sameNode(name *Symbol, other Symbol) bool {
 	switch {
 	case other == (Symbol{}):
@@ -116,7 +116,7 @@ func (ix *Index) setClusterID(id Symbol) {
 }
 
 // NodesGeneration advances when a node is created or deleted, with every change of labels, and with the ID of this cluster,
-// which decides whether the node of an endpoint is one of these. It does not count changes of the ranges of pod addresses.
+// which decides whether an endpoint's node is in this cluster. It does not count changes of the ranges of pod addresses.
 func (ix *Index) NodesGeneration() *Generation { return &ix.nodes.generation }
 
 // PutNode adds a node or replaces the one of that name. A record without CIDRs inherits those of its predecessor with the

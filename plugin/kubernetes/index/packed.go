@@ -22,7 +22,7 @@ type packedEndpoints struct {
 type endpointFields struct {
 	names  string   // one after the other
 	ends   []uint32 // of each name, in names
-	hashes string   // of each name, a byte, by which it is found: a Service may have thousands of endpoints
+	hashes string   // one byte for each name, to find it fast: a Service may have thousands of endpoints
 	zones  []Symbol
 	nodes  []Symbol
 	hints  []*Hints
@@ -187,9 +187,9 @@ func (s *Slice) withAddr(a netip.Addr) iter.Seq[int] {
 	}
 }
 
-// NextNamed returns the number of an endpoint: of the first one, beginning with number from, that has the name, or has no name and the
-// address a. It returns Len if no endpoint does. The name must not be empty, and from must be at most Len. With the zero Addr, endpoints
-// without a name do not match.
+// NextNamed returns the number of the first endpoint, at from or later, that has the name, or has no name and the address a; Len
+// if there is none. The name must not be empty, and from must be at most Len. With the zero Addr, endpoints without a name do
+// not match.
 func (s *Slice) NextNamed(from int, name string, a netip.Addr) int {
 	if s.Endpoints != nil {
 		for ; from < len(s.Endpoints); from++ {

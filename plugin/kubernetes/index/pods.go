@@ -45,7 +45,8 @@ func (ix *Index) Pods() int {
 // maxPodDNS bounds the DNS settings that are shared.
 const maxPodDNS = 1 << 12
 
-// sharedDNS returns the one record of equal DNS settings, by which search lists are cached. The mutex is held.
+// sharedDNS returns the record that pods with equal DNS settings share: its pointer is a key of cached search lists. The mutex
+// is held.
 func (ix *Index) sharedDNS(d *PodDNS) *PodDNS {
 	if d == nil {
 		return nil

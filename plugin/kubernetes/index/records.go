@@ -136,7 +136,7 @@ func (s *Service) Equal(t *Service) bool {
 
 // Endpoint is one ready address of an EndpointSlice.
 type Endpoint struct {
-	// Addr is read by A, AAAA, SRV's additional section and PTR. It has no zone, and is no IPv4 address inside of IPv6.
+	// Addr is read by A, AAAA, SRV's additional section and PTR. It has no zone, and is not IPv4-mapped IPv6.
 	Addr netip.Addr
 	// Name is the endpoint's own label; empty means the address in dashed form. Read by endpoint
 	// names, SRV targets and PTR.
@@ -178,7 +178,7 @@ type Slice struct {
 	// Ports are those of every endpoint. Read by SRV and port names of headless Services. Without ports, the endpoints have
 	// addresses but no SRV record.
 	Ports []Port
-	// Endpoints are those of a record that is made, in the order of the object. Pack replaces them. All reads them in both forms.
+	// Endpoints are the endpoints in the order of the object, until Pack replaces them by a packed form. All reads both forms.
 	Endpoints []Endpoint
 
 	packed packedEndpoints

@@ -81,7 +81,7 @@ func (t *table[K, V]) keys() iter.Seq[K] {
 	}
 }
 
-// add adds a value of k beside those that it has.
+// add adds a value of k beside its other values.
 func (t *table[K, V]) add(k K, v V) {
 	t.resize()
 	p := t.bucket(k)
@@ -139,8 +139,8 @@ func without[K, V comparable](head, out *node[K, V]) *node[K, V] {
 	return first
 }
 
-// resize doubles or halves the number of chains at two nodes and at an eighth of a node per chain. Readers of the old
-// chains continue with them.
+// resize doubles the number of chains at two nodes per chain, and halves it at an eighth of a node per chain. Readers of the
+// old chains continue with them.
 func (t *table[K, V]) resize() {
 	old := *t.buckets.Load()
 	want := len(old)

@@ -177,8 +177,8 @@ func (ix *Index) endpointsChanged(s *Slice) {
 // ofService reports whether a slice belongs to a Service: its addresses have PTR records then.
 func (s *Slice) ofService() bool { return s != nil && s.Service != "" }
 
-// setModified sets the time of the last change. It never goes back, since a zone whose serial does is not transferred. It
-// is part of answers, so it is set before their generations advance.
+// setModified sets the time of the last change. The time never goes back, since a zone with a lower serial is not transferred.
+// It is part of answers, so it is set before their generations advance.
 func (ix *Index) setModified() { ix.modified.Store(max(ix.modified.Load(), ix.now().Unix())) }
 
 // PutSlice adds an EndpointSlice or replaces the one of that name.

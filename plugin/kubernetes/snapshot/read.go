@@ -25,7 +25,7 @@ func Read(from io.ReaderAt, size int64) (Header, index.Contents, error) {
 	}
 	prefix := make([]byte, len(filePrefix))
 	if _, err := from.ReadAt(prefix, 0); err != nil || string(prefix) != filePrefix {
-		return Header{}, index.Contents{}, ErrFormat // before its first bytes are read as a length
+		return Header{}, index.Contents{}, ErrFormat // the decoder would read its first bytes as a length
 	}
 	r := &reader{from: decoding.NewDecoder(bufio.NewReaderSize(io.NewSectionReader(from, 0, body), 1<<16)), symbols: []index.Symbol{{}}}
 	var h headerItem

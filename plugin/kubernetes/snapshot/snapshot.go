@@ -92,8 +92,8 @@ type externalItem struct {
 	Hosts []string
 }
 
-// sliceItem has the endpoints by field. A field is nil if no endpoint has it. Names of zones and nodes are numbers of symbols of the
-// file, from 1; 0 is none. The numbers of all endpoints are varints (package encoding/binary).
+// sliceItem has the endpoints by field. A field is nil if no endpoint has it. Clusters, zones and nodes are numbers of the file's
+// symbols, from 1; 0 is none. The numbers of all endpoints are varints (package encoding/binary).
 type sliceItem struct {
 	_         struct{} `cbor:",toarray"`
 	Symbols   []string // those that are not in the file before this item

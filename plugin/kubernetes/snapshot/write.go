@@ -41,7 +41,7 @@ func Write(w io.Writer, h Header, c index.Contents) error {
 // writer encodes items, until the first error.
 type writer struct {
 	to      *cbor.Encoder
-	symbols map[index.Symbol]uint32 // those of items before
+	symbols map[index.Symbol]uint32 // numbers of the symbols in the file so far
 	err     error
 }
 
@@ -98,7 +98,7 @@ func (w *writer) slice(s *index.Slice) sliceItem {
 	count := s.Len()
 	set := func(list *[]byte, at int, n uint32) {
 		if n != 0 && *list == nil {
-			*list = make([]byte, at, 2*count) // a byte for each endpoint before, which has none
+			*list = make([]byte, at, 2*count) // a zero for each endpoint before, which has no value
 		}
 		if n != 0 || *list != nil {
 			*list = binary.AppendUvarint(*list, uint64(n))

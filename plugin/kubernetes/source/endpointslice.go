@@ -12,11 +12,11 @@ import (
 )
 
 // Slice returns the record of an EndpointSlice with its ready endpoints, or nil if it belongs to no object that is read
-// or has no IP addresses.
+// or its addressType is FQDN.
 func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice { return s.slice(o, ready) }
 
-// NotReady returns the records of the endpoints that Slice leaves out: those that terminate, and those that are not ready for another
-// reason. They are nil as the record of Slice is.
+// NotReady returns the records of the endpoints that Slice leaves out: those that terminate, and those that are not ready for
+// another reason. Both are nil if Slice returns nil.
 func (s Stripper) NotReady(o *discoveryv1.EndpointSlice) (terminating, others *index.Slice) {
 	terminates := func(e *discoveryv1.Endpoint) bool {
 		return e.Conditions.Terminating != nil && *e.Conditions.Terminating
@@ -56,7 +56,7 @@ func (s Stripper) slice(o *discoveryv1.EndpointSlice, selects func(*discoveryv1.
 		}
 	}
 	*scratch = r.Endpoints
-	r.Pack() // a list has all records before the index has one
+	r.Pack() // now: all records of a list are in memory before the index has the first
 	clear(*scratch)
 	return r
 }
@@ -113,7 +113,8 @@ func (s Stripper) endpoints(to []index.Endpoint, e *discoveryv1.Endpoint, skip s
 	return to
 }
 
-// endpointName returns the label of an endpoint, or "" if its address is to be the label. It is in the memory of the object.
+// endpointName returns the label of an endpoint, or "" if its address is to be the label. The label may be in the memory of the
+// object.
 func (s Stripper) endpointName(e *discoveryv1.Endpoint, skip skippedObject) string {
 	if e.Hostname != nil && *e.Hostname != "" {
 		if name := strings.ToLower(*e.Hostname); isLabel(name) {

@@ -28,7 +28,7 @@ type shared struct {
 	key    string
 	source Source
 	index  *index.Index
-	// snapshots are those of the handles. More than one is in use only during a reload that changes its settings.
+	// snapshots are the snapshotters of the handles, one for each Snapshot.
 	snapshots []*snapshotter
 	count     int             // of handles; guarded by running.mu
 	ctx       context.Context // of the source
@@ -67,7 +67,7 @@ func Follow(c *caddy.Controller, key func() string, src Source, snapshot Snapsho
 	})
 }
 
-// Open returns a handle of the source with a key. If none runs, it starts src. A source with a snapshot is Identified.
+// Open returns a handle of the source with a key. If none runs, it starts src. With a snapshot, src must be Identified.
 func Open(key string, src Source, snapshot Snapshot) *Handle {
 	running.mu.Lock()
 	defer running.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *shared) release(n *snapshotter) {
 	}
 	n.stop()
 	s.snapshots = slices.DeleteFunc(s.snapshots, func(o *snapshotter) bool { return o == n })
-	if len(s.snapshots) == 0 && n.isInUse() { // otherwise the next one has the records
+	if len(s.snapshots) == 0 && n.isInUse() { // otherwise another snapshotter has the records
 		n.endUse()
 	}
 }

@@ -39,7 +39,7 @@ func (s Stripper) Import(o *mcsv1beta1.ServiceImport) *index.Service {
 	return r
 }
 
-// validPort reports whether SRV records can have a port: the API server does not check those of custom resources.
+// validPort reports whether SRV records can have a port: the API server does not check the ports of custom resources.
 func validPort(p *mcsv1beta1.ServicePort, skip skippedObject) bool {
 	switch {
 	case p.Port < 1 || p.Port > 65535:
@@ -84,7 +84,7 @@ func clusterID(text, what string, skip skippedObject) index.Symbol {
 // "ClusterID"; KEP-2149).
 func IsClusterID(text string) bool {
 	if strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII }) {
-		return false // the lower case of some is a letter of ASCII
+		return false // the lower case of some letters, such as the Kelvin sign, is ASCII
 	}
 	text = strings.ToLower(text)
 	return len(text) <= validation.DNS1123SubdomainMaxLength && !slices.ContainsFunc(strings.Split(text, "."), isNoLabel)
@@ -114,7 +114,7 @@ func (o *ClusterProperty) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// ClusterPropertyList is a list of them.
+// ClusterPropertyList is a list of ClusterProperties.
 type ClusterPropertyList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
@@ -132,8 +132,8 @@ func (l *ClusterPropertyList) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// ClusterIDOf returns the ID of the cluster from its ClusterProperty, in lower case, zero if that is another property or
-// its value cannot be part of a name.
+// ClusterIDOf returns the ID of the cluster from its ClusterProperty, in lower case, zero for another property and for a
+// value that cannot be part of a name.
 func (s Stripper) ClusterIDOf(o *ClusterProperty) index.Symbol {
 	if o.Name != ClusterPropertyName {
 		return index.Symbol{}

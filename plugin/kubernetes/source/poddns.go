@@ -25,9 +25,9 @@ func podDNS(o *corev1.Pod) *index.PodDNS {
 	return d
 }
 
-// ndots returns the option ndots of a pod's resolver: the kubelet writes that of dnsConfig, otherwise 5 for the policies with the
-// suffixes of the cluster. Resolvers have 1 without the option, and 15 for more (resolv.conf(5)). The options of the node's resolv.conf,
-// which policy Default uses, are not known.
+// ndots returns the option ndots of a pod's resolver: the kubelet writes the value in dnsConfig, otherwise 5 for the policies with
+// the suffixes of the cluster. Without the option, resolvers use 1; for more than 15 they use 15 (resolv.conf(5)). The options of
+// the node's resolv.conf, which policy Default uses, are not known.
 func ndots(o *corev1.Pod) uint8 {
 	n := 5
 	if p := policy(o.Spec.DNSPolicy); p == string(corev1.DNSDefault) || p == string(corev1.DNSNone) {
@@ -58,10 +58,10 @@ func policy(p corev1.DNSPolicy) string {
 
 // ownsAddresses reports whether a pod's status shows that it still has its addresses.
 //
-// They are those of its sandbox. When that is deleted, they are free for another pod, and the status changes late: at
-// the end of a pod the kubelet reports the phase after it has freed them. So the pod must have a running container.
-// After the boot of a node all addresses are assigned again, while the status is an old one until the kubelet has
-// written it: so that container must have been started since.
+// The addresses are those of its sandbox. When the sandbox is deleted, they are free for another pod, and the status changes
+// late: at the end of a pod the kubelet reports the phase after it has freed them. So the pod must have a running container.
+// After the boot of a node all addresses are assigned again, and the status is an old one until the kubelet has written it:
+// so the container must have been started since the boot.
 //
 // A status without containers, as manifests may have it, is accepted.
 func ownsAddresses(o *corev1.Pod, booted time.Time) bool {

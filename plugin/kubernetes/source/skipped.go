@@ -41,7 +41,7 @@ func (s *skipped) object(resource, namespace, name string) skippedObject {
 	return skippedObject{to: s, resource: resource, namespace: namespace, name: name}
 }
 
-// named reports whether the object's name and namespace are DNS labels, and reports it if not.
+// named reports whether the object's name and namespace are DNS labels. If not, it counts and logs the object.
 func (o skippedObject) named() bool {
 	for _, n := range []string{o.namespace, o.name} {
 		if n == "" && o.resource == Namespaces {

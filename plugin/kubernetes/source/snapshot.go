@@ -65,17 +65,17 @@ type snapshotter struct {
 	stop   context.CancelFunc
 
 	restoring sync.Mutex // held while the file is read
-	tried     bool       // it was read, or could not be; guarded by restoring
+	tried     bool       // the file was read, or could not be; guarded by restoring
 
 	mu      sync.Mutex
 	inUse   bool   // restored records are used
 	cluster string // UID of the cluster; "" if unknown
 
-	// The goroutine that writes has these.
+	// Only the goroutine that writes uses these.
 	failing   bool      // the last write failed
 	unknown   bool      // it was logged that the cluster cannot be identified
 	written   time.Time // when the last write began
-	writesHad uint64    // writes of the index by then
+	writesHad uint64    // the number of writes of the index when the last write began
 }
 
 const (
@@ -85,7 +85,7 @@ const (
 	retryEvery = 2 * time.Second
 	// readTimeout bounds the time that the start waits for the file.
 	readTimeout = 10 * time.Second
-	// maxSnapshot bounds the size of a file that is read, in bytes: 20 times that of 1,000,000 endpoints.
+	// maxSnapshot bounds the size of a file that is read, in bytes: 20 times that of a file with 1,000,000 endpoints.
 	maxSnapshot = 256 << 20
 	// clockSkew is the time by which the clock may have gone back since the file was written.
 	clockSkew = time.Minute
@@ -147,7 +147,7 @@ func (s *snapshotter) identify(ctx context.Context) bool {
 }
 
 // write writes the records, if all of them have been read and some may have changed since the last time. A snapshot that is
-// unchanged is written again at a quarter of its maximum age. It reports whether the file is there.
+// unchanged is written again at a quarter of its maximum age. It reports whether the source's snapshot is in the file.
 func (s *snapshotter) write(ctx context.Context) bool {
 	now, writes := s.now(), s.index.Writes()
 	if s.isInUse() || len(s.unread()) > 0 {
@@ -246,7 +246,7 @@ func (s *snapshotter) restore(ctx context.Context) bool {
 	return true
 }
 
-// read reads the file. A disk that does not respond has the start continue without it.
+// read reads the file. If the disk does not respond in time, the start continues without the file.
 func (s *snapshotter) read() (h snapshot.Header, c index.Contents, err error) {
 	done := make(chan struct{})
 	var readHeader snapshot.Header
@@ -327,7 +327,7 @@ func (s *snapshotter) replace(ctx context.Context, cluster string) {
 	}
 }
 
-// endUse ends the use of the snapshot. Records that the source has not replaced, and answers that depend on any, end with it.
+// endUse ends the use of the snapshot: it deletes the records that the source has not replaced, and outdates all answers.
 func (s *snapshotter) endUse() {
 	s.mu.Lock()
 	s.inUse = false
@@ -338,7 +338,7 @@ func (s *snapshotter) endUse() {
 
 // marked returns the status of a source, in which resources with restored records are marked.
 func (s *snapshotter) marked() []Status {
-	inUse := s.isInUse() // first: afterwards, resources that were not read may have been
+	inUse := s.isInUse() // before Status: the last resource may be read, and the use end, in between
 	all := s.source.Status()
 	if !inUse {
 		return all

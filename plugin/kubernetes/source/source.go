@@ -56,12 +56,13 @@ type Status struct {
 	Restored bool
 	// Heard is the time of the last list, event or bookmark: the index was up to date then. It is zero before the first.
 	Heard time.Time
-	// Frozen is true while a watch is open that no longer reports changes.
+	// Frozen is true from the time that a watch no longer reports changes until the resource has been read again, except while
+	// the API server is away.
 	Frozen bool
 	// Denied is true while the server refuses requests for the resource with 401 or 403.
 	Denied bool
-	// Uncertain is true while the cluster may have changed without word of it: the API server is away or does not answer, or
-	// files cannot be read. The records are the last known state then.
+	// Uncertain is true while changes of the cluster may be missing: the API server is away or does not answer, or files cannot
+	// be read. The records are the last known state then.
 	Uncertain bool
 }
 
@@ -75,8 +76,8 @@ type Options struct {
 	EndpointPodNames bool
 	// Zones stores the zone of each endpoint.
 	Zones bool
-	// Topology is true where nodes are read. It stores the topology settings of Services, and the node, the zone and the
-	// hints of each endpoint and pod.
+	// Topology is true where nodes are read. It stores the topology settings of Services, the node, the zone and the hints of
+	// each endpoint, and the node of each pod.
 	Topology bool
 	// SearchPaths stores the fields of each pod that its search list depends on.
 	SearchPaths bool

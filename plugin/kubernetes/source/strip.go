@@ -99,7 +99,7 @@ func ips(all []string, skip skippedObject) []netip.Addr {
 }
 
 // externalName returns the fully qualified target of an ExternalName Service, or "" if no CNAME can point at it. An IP
-// address is not reported: the API allows it, without a record.
+// address, which the API allows, has no record, and is neither counted nor logged.
 func externalName(name string, skip skippedObject) string {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return ""
@@ -115,7 +115,7 @@ func externalName(name string, skip skippedObject) string {
 // (RFC 1035, section 2.3.4). The API server accepts names of 63.
 const maxPortLabel = 62
 
-// port returns the record of a port, without its name if no label can have that. A missing protocol is TCP, as in the API.
+// port returns the record of a port, without its name if that is too long for a label. A missing protocol is TCP, as in the API.
 func port(name string, protocol corev1.Protocol, number int32, skip skippedObject) index.Port {
 	if protocol == "" {
 		protocol = corev1.ProtocolTCP
@@ -131,7 +131,7 @@ func port(name string, protocol corev1.Protocol, number int32, skip skippedObjec
 	}
 }
 
-// address parses an IP address as DNS can carry it: without a zone, and IPv4 inside of IPv6 as IPv4.
+// address parses an IP address as DNS can carry it: without a zone, and IPv4-mapped IPv6 as IPv4.
 func address(text string, skip skippedObject) (netip.Addr, bool) {
 	a, ok := parseAddress(text)
 	if !ok {

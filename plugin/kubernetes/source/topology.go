@@ -48,7 +48,7 @@ func topologyKeys(annotations map[string]string, skip skippedObject) []index.Sym
 	return keys
 }
 
-// topologyAuto reports whether the annotations request hints. Of both annotations the EndpointSlice controller reads the
+// topologyAuto reports whether the annotations request hints. If there are both, the EndpointSlice controller reads only the
 // older one.
 func topologyAuto(annotations map[string]string) bool {
 	mode, ok := annotations[corev1.DeprecatedAnnotationTopologyAwareHints]
@@ -97,7 +97,7 @@ func (s Stripper) hints(e *discoveryv1.Endpoint, before []index.Endpoint) *index
 	return h
 }
 
-// Node returns the record of a node. Without ranges its CIDRs are nil: the index may have them from another source.
+// Node returns the record of a node. Without ranges its CIDRs are nil: the index retains those that it has.
 func (s Stripper) Node(labels map[string]string, name, uid string, ranges ...string) *index.Node {
 	skip := s.skipped.object(Nodes, "", name)
 	n := &index.Node{Name: index.NewSymbol(name), UID: index.NewUID(uid), Labels: nodeLabels(labels)}

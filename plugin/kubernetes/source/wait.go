@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// AnnotationWaitForNames is the annotation of a headless Service with the time that queries wait for its names that have no
-// endpoint yet, a duration in Go's form.
+// AnnotationWaitForNames is the annotation of a headless Service for the time that queries wait for its names without an
+// endpoint, a duration in Go's form.
 const AnnotationWaitForNames = "nearside.dev/wait-for-names"
 
 // maxWaitForNames limits the annotation: resolvers query again after five seconds.

@@ -24,7 +24,7 @@ func (p Policy) Explain(nodes Nodes, c Caller, all []Endpoint) []Verdict {
 	}
 	var in, out []Verdict
 	for _, e := range all {
-		if len(selected) > 0 && selected[0] == e { // in the order of all
+		if len(selected) > 0 && selected[0] == e { // selected has the order of all
 			selected = selected[1:]
 			in = append(in, Verdict{e, true, x.reason(e)})
 		} else {
@@ -40,7 +40,7 @@ type choice struct {
 	nodes         Nodes
 	all           []Endpoint
 	cluster, rule reason
-	wanted        []index.Label // the label that decides, or all labels that no endpoint has
+	wanted        []index.Label // the label that selects endpoints, or all labels if none does
 }
 
 // reason returns the reason why an endpoint is selected, or is left out.

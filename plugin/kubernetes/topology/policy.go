@@ -1,5 +1,5 @@
-// Package topology selects the endpoints of a headless Service that a caller gets, by the locations of both. Input is
-// records of the index and the caller's location; output is a part of the endpoints, in their order.
+// Package topology selects the endpoints of a headless Service for a caller, by the locations of endpoints and caller. Input
+// is records of the index and the caller's location; output is a part of the endpoints, in their order.
 //
 // Its functions are pure. Besides the index it imports the parsers of the annotation, a YAML parser and the rules for label
 // keys of k8s.io/apimachinery, and neither client-go nor dns packages nor CoreDNS.

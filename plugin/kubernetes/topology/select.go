@@ -15,8 +15,8 @@ type Endpoint struct {
 
 // Select returns the endpoints that the caller gets, in their order. It overwrites the array of all.
 //
-// An unknown caller gets all endpoints by preference and by hints, none by internalTrafficPolicy: Local, and by topology
-// keys those that "*" selects.
+// An unknown caller gets all endpoints by trafficDistribution and by hints, none by internalTrafficPolicy: Local, and by
+// topology keys those that "*" selects.
 func (p Policy) Select(nodes Nodes, c Caller, all []Endpoint) []Endpoint {
 	selected, _, _ := p.choose(nodes, c, all)
 	return selected
@@ -39,7 +39,7 @@ func (p Policy) choose(nodes Nodes, c Caller, all []Endpoint) (selected []Endpoi
 	return selected, cluster, rule
 }
 
-// reason is the comparison that selects endpoints, or the reason why there is none. The comparisons of keys and of
+// reason is the comparison that selects endpoints, or the reason why no comparison does. The comparisons of keys and of
 // trafficDistribution are ranks: the endpoints of the lowest rank are selected.
 type reason int
 
@@ -140,21 +140,21 @@ func zoneHints(e Endpoint) []index.Symbol {
 	return e.Hints.Zones
 }
 
-// hintKind is a kind of hints, and the caller's location that they may have.
+// hintKind is a kind of hints, and the caller's location that they may name.
 type hintKind struct {
 	hints        func(Endpoint) []index.Symbol
 	location     index.Symbol
 	used, absent reason
 }
 
-// matches reports whether an endpoint has a hint for the caller. The hint for a node names one of the endpoint's own cluster.
+// matches reports whether an endpoint has a hint for the caller. A hint for a node names a node of the endpoint's own cluster.
 func (h hintKind) matches(c Caller, e Endpoint) bool {
 	return slices.Contains(h.hints(e), h.location) && !(h.used == byNodeHint && c.inOtherCluster(e.Slice))
 }
 
 // byHints selects as kube-proxy does (KEP-2433, KEP-3015): the endpoints with a hint for the caller's node, else those with
-// a hint for its zone, else all. Hints of a kind are used only if every endpoint has one, since an endpoint without may be
-// the one for the caller.
+// a hint for its zone, else all. Hints of a kind are used only if every endpoint has one: an endpoint without a hint may
+// be meant for the caller.
 func (c Caller) byHints(all []Endpoint) ([]Endpoint, reason) {
 	if !c.Known() {
 		return all, allOfUnknownNode
@@ -214,7 +214,8 @@ func (c Caller) labels(keys []index.Symbol, dst []index.Label) []index.Label {
 	return dst
 }
 
-// rank returns the first wanted label of an endpoint's node, given the node's name and zone.
+// rank returns byLabel+i for the first wanted label i that an endpoint's node has, given the node's name and zone; excluded if
+// there is none.
 func rank(node, zone index.Symbol, nodes Nodes, wanted []index.Label) reason {
 	var n *index.Node
 	if node != (index.Symbol{}) {

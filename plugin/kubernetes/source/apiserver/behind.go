@@ -5,10 +5,9 @@ import "time"
 // probeEnds is the silence of an open watch after which a probe has been answered or has failed, if the watchdog runs.
 const probeEnds = quietAfter + checkEvery + probeTimeout
 
-// isUncertain reports whether the cluster may have changed without word of it: there has been no watch for long, or the open
-// one has been silent for long and the server does not answer. Short gaps between two watches are usual: the server ends
-// each watch after some minutes. The mutex is locked, as in
-// fallsBehind and catchesUp.
+// isUncertain reports whether changes of the cluster may be missing: there has been no watch for long, or the open one has
+// been silent for long and the server does not answer. Short gaps between two watches are usual: the server ends each watch
+// after some minutes. The mutex is locked, as in fallsBehind and catchesUp.
 func (h *health) isUncertain() bool {
 	now := h.now()
 	switch {
@@ -22,8 +21,8 @@ func (h *health) isUncertain() bool {
 	return now.Sub(h.moved) > probeEnds && now.Sub(h.probed) > probeEnds
 }
 
-// fallsBehind records the end of a watch. One that was short and without any event does not prove that changes were
-// reported, as behind a proxy that accepts watches while the server is away.
+// fallsBehind records the end of a watch. A short watch without any event does not prove that changes were reported, as
+// behind a proxy that accepts watches while the server is away.
 func (h *health) fallsBehind(t *tracked) {
 	switch now := h.now(); {
 	case !h.behind.IsZero():

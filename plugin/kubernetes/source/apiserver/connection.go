@@ -29,9 +29,9 @@ import (
 // Connection is the address of an API server, the credentials and the limits for requests. The zero Connection is that of
 // the cluster that the process runs in.
 type Connection struct {
-	// Endpoint is the URL of the API server; Cert, Key and CA are its files in PEM.
+	// Endpoint is the URL of the API server; Cert, Key and CA are the PEM files with which the client connects to it.
 	Endpoint, Cert, Key, CA string
-	// Kubeconfig is a file, Context the name of a context in it; an empty one is the current.
+	// Kubeconfig is a file, Context the name of a context in it; "" is the current context.
 	Kubeconfig, Context string
 	// QPS and Burst limit the requests a second, of all clients of equal connections in the process; 0 leaves client-go's defaults,
 	// 5 and 10.
@@ -41,7 +41,7 @@ type Connection struct {
 	MaxInflight int
 }
 
-// buckets are the rate limiters of the process by Connection. A client of its own for each group, or each source, would have one each.
+// buckets are the rate limiters of the process by Connection. Otherwise the client of each group and source would have its own.
 var buckets sync.Map
 
 // RESTConfig checks the files of the connection and returns client-go's configuration. It opens no connection.

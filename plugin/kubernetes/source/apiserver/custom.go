@@ -29,12 +29,12 @@ type custom struct {
 	*resource
 	core    rest.Interface
 	pace    pace
-	outdate func() // called when it is served after it was missing: answers that depend on that are no longer valid
+	outdate func() // called when the resource is served after it was missing: answers made without it are no longer valid
 	backoff wait.Backoff
 
 	checked bool   // a check has succeeded
 	served  string // the version that the last check found; "" if none
-	doubted bool   // the last check found none, the one before it did
+	doubted bool   // the last check found no version, the check before did
 }
 
 // custom returns the watcher of a resource that has a definition.
@@ -174,7 +174,7 @@ func (c *custom) vouch(ctx context.Context) error {
 	defer cancel()
 	err := c.core.Get().Resource(source.Namespaces).VersionedParams(&metav1.ListOptions{Limit: 1}, metav1.ParameterCodec).Do(ctx).Error()
 	if isDenied(err) {
-		return nil // namespaces exist
+		return nil // not 404: an API server has answered
 	}
 	return err
 }

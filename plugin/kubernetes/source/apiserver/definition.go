@@ -11,8 +11,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// definition describes a resource that an API server serves only with a CustomResourceDefinition, or with another server
-// behind it.
+// definition describes a resource that an API server serves only with a CustomResourceDefinition, or by an aggregated API
+// server.
 type definition struct {
 	kind     string
 	group    string
@@ -39,7 +39,7 @@ var (
 	}
 )
 
-// client returns the REST client of the resource, which is JSON. Its requests name their version.
+// client returns the REST client of the resource, which reads JSON. Each request names its version.
 func (d *definition) client(config *rest.Config, httpClient *http.Client) (rest.Interface, error) {
 	codecs, err := codecsFor(d.addToScheme)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// largeList is the number of objects of a list from which its garbage is returned to the operating system.
+	// largeList is the minimum number of objects of a list whose garbage is returned to the operating system.
 	largeList = 1000
-	// releaseAfter is the time after the last of several lists.
+	// releaseAfter is the time from the last of several lists to the release of their garbage.
 	releaseAfter = 3 * time.Second
 	// listingPercent is the growth of the heap, in percent of the live records, at which garbage is collected while objects of lists
 	// are decoded: nearly all of these objects are garbage.
@@ -28,7 +28,7 @@ type garbage struct {
 	mu      sync.Mutex
 	timer   *time.Timer
 	listing map[*resource]struct{} // resources whose objects are being listed
-	percent int                    // that of the process, while a resource is listed
+	percent int                    // that of the process before, while a resource is listed
 }
 
 var processGarbage = &garbage{release: memory.Release, setPercent: debug.SetGCPercent, listing: map[*resource]struct{}{}}

@@ -17,12 +17,11 @@ import (
 
 var _ source.Identified = (*Source)(nil)
 
-// serverOf returns the address of the API server and the fingerprint of its authority: in a cluster the address is the same as in many
-// others.
+// serverOf returns the address of the API server and the fingerprint of its authority: many clusters have the same address.
 func serverOf(c *rest.Config) string {
 	authority := c.CAData
 	if len(authority) == 0 && c.CAFile != "" {
-		authority, _ = os.ReadFile(c.CAFile) // which is another one after a rotation
+		authority, _ = os.ReadFile(c.CAFile) // a rotation may have replaced it
 	}
 	return fmt.Sprintf("%s %x", c.Host, sha256.Sum256(authority))
 }
@@ -30,7 +29,7 @@ func serverOf(c *rest.Config) string {
 // Server implements source.Identified.
 func (s *Source) Server() string { return s.server() }
 
-// ClusterUID implements source.Identified. It lists, which the account may, instead of a get.
+// ClusterUID implements source.Identified. It lists namespaces, since the account need not have the permission to get one.
 func (s *Source) ClusterUID(ctx context.Context) (string, error) {
 	list := &corev1.NamespaceList{}
 	err := s.clients.core.Get().Resource("namespaces").VersionedParams(&metav1.ListOptions{

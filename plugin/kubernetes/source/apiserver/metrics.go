@@ -98,7 +98,7 @@ func (r results) Increment(_ context.Context, code, method, host string) {
 	r.WithLabelValues(code, method, labelValue(host)).Inc()
 }
 
-// labelValue makes a host a valid label: those are UTF-8.
+// labelValue makes a host a valid label value: these are UTF-8.
 func labelValue(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // programmed observes the time between changes of endpoints and their answers.

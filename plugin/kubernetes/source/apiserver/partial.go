@@ -110,9 +110,9 @@ func create[T any, P interface {
 	return P(new(T))
 }
 
-const endpointsOfSlice = 2 // their number in an EndpointSlice
+const endpointsOfSlice = 2 // number of the field endpoints of an EndpointSlice
 
-// createSlice returns an EndpointSlice with the capacity for its endpoints, which are most of all objects.
+// createSlice returns an EndpointSlice with capacity for its endpoints, which take most of the memory of all objects.
 func createSlice(fields []byte) protobufObject {
 	n := 0
 	for number := range eachOf(fields) {
@@ -187,7 +187,7 @@ type partial struct {
 
 // newPartial returns codecs that decode objects by their kind.
 func newPartial(whole runtime.NegotiatedSerializer, kinds map[string]partialKind) partial {
-	p := partial{whole, slices.Clone(whole.SupportedMediaTypes())} // which are those of all users of whole
+	p := partial{whole, slices.Clone(whole.SupportedMediaTypes())} // cloned, since whole has other users
 	for i := range p.types {
 		if info := &p.types[i]; info.MediaType == runtime.ContentTypeProtobuf {
 			info.Serializer = partialSerializer{info.Serializer, kinds}
@@ -207,7 +207,7 @@ type partialSerializer struct {
 	kinds map[string]partialKind
 }
 
-// Decode implements runtime.Serializer. What it cannot decode is left to the next serializer, which reports the errors.
+// Decode implements runtime.Serializer. It leaves an object that it cannot decode to the next serializer, which reports errors.
 func (p partialSerializer) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	if o, kind := p.decode(data, into); o != nil {
 		return o, kind, nil
@@ -215,8 +215,8 @@ func (p partialSerializer) Decode(data []byte, defaults *schema.GroupVersionKind
 	return p.Serializer.Decode(data, defaults, into)
 }
 
-// envelope is before each message runtime.Unknown, which has the type of an object as field 1, with apiVersion and kind, and the object as
-// field 2.
+// envelope precedes the message runtime.Unknown. Field 1 of the message is the type of an object, with apiVersion and kind; field
+// 2 is the object.
 var envelope = []byte("k8s\x00")
 
 // decode returns the object, nil if it is of another kind or malformed.
@@ -259,7 +259,7 @@ func (p partialSerializer) decode(data []byte, into runtime.Object) (runtime.Obj
 // buffers have the encoded fields of an object while it is decoded.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxBuffer is the size of a buffer, in bytes, up to which it is used again: that of a list is rarely needed.
+// maxBuffer is the size of a buffer, in bytes, up to which it is used again: larger ones, as for lists, are rarely needed.
 const maxBuffer = 1 << 20
 
 // eventSerializer decodes the events of a watch without a copy of their objects: these are decoded before the next event is read.

@@ -22,8 +22,8 @@ const (
 	// youngFor is the age up to which a node may still get its pod range: the controller manager sets it soon after the
 	// registration, other networks never do.
 	youngFor = 10 * time.Minute
-	// fewNodes is the number of nodes up to which they are read one by one. More are read page by page, if they are at least
-	// a tenth of all.
+	// fewNodes is the number of nodes up to which they are read one by one. If there are more, and more than a tenth of all
+	// nodes, all nodes are read page by page.
 	fewNodes = 10
 	// nodesPerPage bounds the memory for whole Nodes, which are about 10 kB each.
 	nodesPerPage = 500
@@ -36,7 +36,7 @@ type pace struct {
 	now func() time.Time
 	// again is the pause before a young node is read again: its events come in bursts.
 	again time.Duration
-	// retry and maxRetry bound the pause after a failure, which doubles. That of a custom resource grows to check.
+	// retry and maxRetry bound the pause after a failure, which doubles. The pause for a custom resource grows to check.
 	retry, maxRetry time.Duration
 	// maxAway and maxRefused limit the pause before a list or a watch is repeated, without an answer of the API server and with one. Jitter
 	// up to the same time is added.

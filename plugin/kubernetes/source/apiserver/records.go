@@ -15,12 +15,12 @@ import (
 
 // records writes the objects of one resource to the index.
 type records interface {
-	// strip returns the record of an object, that in the index if it is equal; nil if there is none.
+	// strip returns the record of an object, or the equal record in the index; nil for an object without a record.
 	strip(obj any) (any, error)
 	// put strips an object into the index, or removes it if it no longer has a record.
 	put(obj any) error
 	remove(obj any) error
-	// replace replaces the content of the index by stripped records.
+	// replace replaces all records of the resource in the index by stripped records.
 	replace(stripped []any)
 	// run does the work beside events, until ctx ends.
 	run(ctx context.Context)
@@ -144,8 +144,8 @@ func (s *Source) records(resource string, ix *index.Index) records {
 	}
 }
 
-// pod returns the record of a pod. That of a pod which is being deleted does not change until it is deleted: the pod may
-// answer as long as it runs, and its last updates may lack its address. An unknown one is not added.
+// pod returns the record of a pod. While a pod is being deleted, only Ending of its record changes: the pod may answer as
+// long as it runs, and its last updates may lack its address. A pod without a record is not added then.
 func (s *Source) pod(o *corev1.Pod, ix *index.Index) *index.Pod {
 	if o.DeletionTimestamp == nil {
 		return s.stripper.Pod(o)

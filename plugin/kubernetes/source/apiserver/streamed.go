@@ -41,7 +41,7 @@ func (s *streamedList) relay(timeout time.Duration, doesNotEnd func()) {
 	defer close(s.events)
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	adds := true // until another event, which is one of a change
+	adds := true // until an event of another type: the events after the list are those of changes
 	for {
 		select {
 		case <-timer.C:
@@ -57,7 +57,7 @@ func (s *streamedList) relay(timeout time.Duration, doesNotEnd func()) {
 			case <-s.stopped:
 				return
 			}
-			switch { // after the event was taken, which does not count as silence
+			switch { // now: the time in which the event waits for its reader is not silence
 			case endsList(e):
 				timer.Stop()
 				adds = false

@@ -18,7 +18,7 @@ import (
 )
 
 // check returns the errors for which an API server would refuse an object, as far as DNS reads it: a wrong address is an
-// error, and not a name without an address.
+// error, and does not become a name without an address.
 func check(k *kind, o apiObject) field.ErrorList {
 	errs := checkName(k, o.GetObjectMeta())
 	switch o := o.(type) {
@@ -176,7 +176,7 @@ func checkTraffic(spec *field.Path, policy *corev1.ServiceInternalTrafficPolicy,
 		corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode, corev1.ServiceTrafficDistributionPreferClose)...)
 }
 
-// checkPorts checks the ports of an object. A missing number means all of them.
+// checkPorts checks the ports of an object. A missing number means all ports.
 func checkPorts(path *field.Path, n int, at func(i int) (name string, protocol corev1.Protocol, number *int32)) (errs field.ErrorList) {
 	names := map[string]bool{}
 	for i := range n {

@@ -15,7 +15,7 @@ import (
 
 // tree lists the directory at one moment.
 type tree struct {
-	files map[string]fs.FileInfo // manifests by path below the directory; of links the file behind
+	files map[string]fs.FileInfo // manifests by path below the directory; for a link, its target
 	dirs  []string               // directories in which a change matters, absolute
 	seen  map[string]struct{}    // directories by their path without links: a link may lead upwards
 	bytes int64

@@ -82,7 +82,7 @@ func yamlDocuments(content []byte, each func(document) error) error {
 }
 
 func jsonDocuments(content []byte, each func(document) error) error {
-	line, counted := 1, 0 // lines up to an offset
+	line, counted := 1, 0 // the number of the line at the offset counted
 	for d := json.NewDecoder(bytes.NewReader(content)); ; {
 		var text json.RawMessage
 		err := d.Decode(&text)
@@ -160,7 +160,7 @@ func toJSON(n *yaml.Node) (json.RawMessage, error) {
 	return json.Marshal(v)
 }
 
-// maxDocument is the maximum size of a document with the values that aliases stand for, in bytes: they may be long.
+// maxDocument is the maximum size of a document with the values that aliases stand for, in bytes: the values may be long.
 const maxDocument = 32 << 20
 
 func size(v any) (n int) {

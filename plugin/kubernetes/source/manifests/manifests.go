@@ -31,8 +31,8 @@ type timing struct {
 	maxSettle time.Duration // the maximum of this delay while changes continue
 	reread    time.Duration // between readings of all files: network file systems may report no changes
 	poll      time.Duration // between readings while the directory cannot be watched
-	empty     time.Duration // for which a file that had objects must be empty for that to be accepted
-	grain     time.Duration // after a write, from which on the next one changes the time of the file
+	empty     time.Duration // for which a file that had objects must be empty before its new state is accepted
+	grain     time.Duration // after a write; a later write is certain to change the file's modification time
 }
 
 var defaultTiming = timing{
@@ -122,7 +122,7 @@ func newSource(dir string, opts source.Options) (*Source, error) {
 	}, nil
 }
 
-// Status implements source.Source. All resources are in step once Run has begun.
+// Status implements source.Source. All resources are synced once Run has begun.
 func (s *Source) Status() []source.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,8 +140,8 @@ func (s *Source) setFailed(failed bool) {
 	s.failed = failed
 }
 
-// setStatus records a reading of the directory: the time of one without an error of the file system, although a file may
-// be invalid, or whether changes cannot be found.
+// setStatus records a reading of the directory: heard is its time, zero after an error of the file system (an invalid file is
+// none); frozen is true if changes cannot be found.
 func (s *Source) setStatus(heard time.Time, frozen bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -119,7 +119,7 @@ func (p parser) parse(path string, content []byte) (*contents, error) {
 	return &r.contents, err
 }
 
-// header is read of objects of all kinds.
+// header is the part that is read of objects of all kinds.
 type header struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        json.RawMessage `json:"metadata"`
@@ -127,7 +127,7 @@ type header struct {
 }
 
 // readHeader reads the header of an object. Items of a typed list may leave out kind and version, which are then those
-// of the list.
+// of element.
 func readHeader(text json.RawMessage, element metav1.TypeMeta) (h header, err error) {
 	h.TypeMeta = element
 	if text[0] != '{' {
@@ -219,7 +219,7 @@ type list struct {
 	Items           []json.RawMessage `json:"items"`
 }
 
-// list reads a list of objects of a kind, or of any kinds if it is nil.
+// list reads a list of objects of a kind, or of any kinds if k is nil.
 func (r *reading) list(d document, h header, k *kind) error {
 	var l list
 	if err := decode(d.text, &l); err != nil {

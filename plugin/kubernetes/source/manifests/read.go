@@ -27,12 +27,12 @@ type file struct {
 	emptySince time.Time // when a file with objects became empty; zero once that is accepted
 }
 
-// maxTries is the maximum number of times that a directory which changes meanwhile is read again.
+// maxTries is the maximum number of times that a directory is read while it changes.
 const maxTries = 4
 
 // readFiles reads the files that seem to have changed, and all of them from time to time. All of them were in the
-// directory at one moment: it lists the directory again at the end and starts over if that has changed, so that half of a
-// swap of links is never read. A directory that changes all the time is accepted as it is, and is then not stable.
+// directory at one moment: it lists the directory again at the end and starts over if the list has changed, so that half of a
+// swap of links is never read. A directory that changes all the time is accepted as it is, and stable is false.
 //
 // Directories are watched before they are read, so that no change is missed in between.
 func (s *Source) readFiles(w *watch) (stable bool, err error) {
@@ -223,7 +223,7 @@ func (s *Source) logWarnings(path string, c *contents) {
 	}
 }
 
-// isFirst reports whether an object is the first of a kind about which a line is logged.
+// isFirst reports whether a line about a kind is to be logged: for its first object, and for at most maxKinds kinds.
 func (s *Source) isFirst(kind string) bool {
 	if s.kinds[kind] || len(s.kinds) >= maxKinds {
 		return false

@@ -25,7 +25,7 @@ type object struct {
 	record any
 	labels map[string]string // of a Namespace
 	zone   string            // of a Node
-	// unplaced is an EndpointSlice with endpoints in the zones of their Nodes. Its record is made when those are known.
+	// unplaced is an EndpointSlice with endpoints in the zones of their Nodes. Its record is made when the zones are known.
 	unplaced *discoveryv1.EndpointSlice
 }
 
@@ -73,7 +73,7 @@ func (p parser) record(o apiObject) *object {
 	return made
 }
 
-// orNil returns nil for a nil record, which has a type.
+// orNil returns an untyped nil for a nil record.
 func orNil[R any](r *R) any {
 	if r == nil {
 		return nil
@@ -96,8 +96,8 @@ func selects(s labels.Selector, l map[string]string) bool {
 	return s == nil || s.Matches(labels.Set(l))
 }
 
-// isUnplaced reports whether an endpoint is in the zone of its Node. Endpoints of another cluster have their own zones,
-// and are on none of the Nodes here.
+// isUnplaced reports whether an endpoint of the slice has a Node and no zone, and so is in the Node's zone. Endpoints of
+// another cluster have their own zones, and are on none of the Nodes here.
 func isUnplaced(o *discoveryv1.EndpointSlice) bool {
 	if o.Labels[mcsv1beta1.LabelSourceCluster] != "" {
 		return false
@@ -138,7 +138,7 @@ func newCluster() *cluster {
 	}
 }
 
-// add adds a file. It returns an object of the file that is in another file too, and that other one.
+// add adds a file. If one of its objects is in another file too, it returns the object of that file, and that of this one.
 func (c *cluster) add(path string, file *contents) (first, again *object) {
 	c.files[path] = file
 	for _, o := range file.objects {
@@ -160,15 +160,15 @@ func (c *cluster) add(path string, file *contents) (first, again *object) {
 	return nil, nil
 }
 
-// imply adds the namespace of an object, without which a cluster would have refused it.
+// imply adds the namespace of an object: without it, a cluster would have refused the object.
 func (c *cluster) imply(namespace string) {
 	if _, ok := c.namespaces[namespace]; !ok && namespace != "" {
 		c.namespaces[namespace] = nil
 	}
 }
 
-// complete makes the records that depend on Nodes, and replaces equal records by those of the state before: a file
-// that has been edited would have them in memory twice.
+// complete makes the records that depend on Nodes, and replaces records by equal ones of the state before: otherwise the
+// records of an edited file would be in memory twice.
 func (c *cluster) complete(before *cluster, strip source.Stripper) {
 	moved := !maps.Equal(c.zones, before.zones)
 	for k, o := range c.objects {
@@ -199,7 +199,7 @@ func (c *cluster) namespaceNames(s labels.Selector, strip source.Stripper) (all 
 }
 
 // serve replaces the records of the index. Nodes and the ID of the cluster, which locate endpoints, are replaced
-// before these, endpoints before the Services and ServiceImports whose names make them visible, and namespaces last.
+// before the endpoints, endpoints before the Services and ServiceImports whose names make them visible, and namespaces last.
 func (s *Source) serve() {
 	var (
 		services, imports []*index.Service

@@ -99,7 +99,7 @@ func (w *watch) fail(err error) {
 func (w *watch) broken() bool { return w != nil && w.failed }
 
 // follow makes dirs the directories that are watched, and the parent of the root, which reports that the root is
-// replaced. It adds those that are watched already too: a path may lead to another directory than before.
+// replaced. It adds watched ones again: their paths may lead to other directories than before.
 func (w *watch) follow(dirs []string) {
 	if w == nil || w.watcher == nil {
 		return

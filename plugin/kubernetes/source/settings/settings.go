@@ -20,7 +20,7 @@ var log = clog.NewWithPlugin("kubernetes")
 
 // Settings select a source.
 type Settings struct {
-	// Connection is that to the API server, by default to the one of the cluster that the process runs in.
+	// Connection is the connection to the API server, by default to that of the cluster in which the process runs.
 	Connection apiserver.Connection
 	// Manifests is the directory of manifests; "" selects the API server.
 	Manifests string
@@ -28,7 +28,7 @@ type Settings struct {
 	at corefile.Position // of the option that selects the source, for errors of Open
 }
 
-// Options are the options of the settings.
+// Options parse the options of a directive into its Settings.
 var Options = corefile.Options[*Settings]{
 	"endpoint":               {Min: 1, Max: -1, Form: "the URL of an API server, such as https://10.0.0.1:6443", Parse: parseEndpoint},
 	"tls":                    {Min: 3, Max: 3, Form: "three files: CERT KEY CACERT", Parse: parseTLS},
