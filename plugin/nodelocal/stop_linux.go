@@ -98,7 +98,7 @@ func (n *node) handOver(successors []*node) {
 		if slices.Contains(used, a) {
 			continue
 		}
-		for _, v := range []interface{ DeleteLabelValues(...string) bool }{leaseHeld, leasesLost, healthFailures} {
+		for _, v := range []interface{ DeleteLabelValues(...string) bool }{leaseHeld, leasesLost, leasesNotReached, healthFailures} {
 			v.DeleteLabelValues(a.String())
 		}
 	}

@@ -173,11 +173,15 @@ func (r resolver) lookup(p *pod, family, name string) (o outcome, sent []query, 
 	if err := p.packets.discard(); err != nil {
 		return o, nil, err
 	}
-	args := r.command(family, name)
-	out, err := p.Try(args[0], args[1:]...)
-	if o, err = r.parse(out, err); err != nil {
+	if o, err = r.resolve(p, family, name); err != nil {
 		return o, nil, err
 	}
 	sent, err = p.packets.queries()
 	return o, sent, err
+}
+
+// resolve resolves a name in a pod. Several resolvers may do that at the same time.
+func (r resolver) resolve(p *pod, family, name string) (outcome, error) {
+	args := r.command(family, name)
+	return r.parse(p.Try(args[0], args[1:]...))
 }

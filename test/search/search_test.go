@@ -109,6 +109,13 @@ func wantOutcome(t *testing.T, r resolver, p *pod, family string, l lookup, expa
 		t.Errorf("%s for %s: %v", l.name, family, err)
 		return nil
 	}
+	l.check(t, r, family, expanded, got)
+	return sent
+}
+
+// check compares the outcome of a resolver with that of the lookup.
+func (l lookup) check(t *testing.T, r resolver, family string, expanded bool, got outcome) {
+	t.Helper()
 	want := l.want(r, family, expanded)
 	if got.canonical == "" { // not returned by the resolver, or not found
 		want.canonical = ""
@@ -117,5 +124,4 @@ func wantOutcome(t *testing.T, r resolver, p *pod, family string, l lookup, expa
 	if got != want {
 		t.Errorf("%s for %s: got %q, want %q", l.name, family, got, want)
 	}
-	return sent
 }

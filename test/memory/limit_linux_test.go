@@ -1,4 +1,5 @@
-package test
+// Package memory has tests of clusterdns in a container with a memory limit. It has only tests, which need root and control groups.
+package memory
 
 import (
 	"fmt"
@@ -21,6 +22,8 @@ import (
 	"github.com/nearside-dns/nearside/test/kit"
 	"github.com/nearside-dns/nearside/test/kubeapi"
 )
+
+func TestMain(m *testing.M) { kubeapi.Main(m) }
 
 // memoryFiles are the files of a memory control group, by the version of control groups.
 type memoryFiles struct {
@@ -116,7 +119,7 @@ func TestMemoryLimit(t *testing.T) {
 		checkMemoryLimit(t, 16<<20, generated.Cluster{Services: 3000, Endpoints: 60_000, Nodes: 100, Namespaces: 50, Headless: 0.1, Seed: 1})
 	})
 	t.Run("deploy", func(t *testing.T) {
-		manifest := kit.Read(t, "../deploy/clusterdns/deployment.yaml")
+		manifest := kit.Read(t, "../../deploy/clusterdns/deployment.yaml")
 		var mebibytes int
 		_, rest, _ := strings.Cut(manifest, "limits:\n")
 		if _, err := fmt.Sscanf(strings.TrimSpace(rest), "memory: %dMi", &mebibytes); err != nil {
