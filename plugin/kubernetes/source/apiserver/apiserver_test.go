@@ -279,17 +279,21 @@ func TestMayWait(t *testing.T) {
 func TestOverloadedErrors(t *testing.T) {
 	for code, again := range map[int]bool{
 		http.StatusTooManyRequests: true, http.StatusInternalServerError: true, http.StatusServiceUnavailable: true, http.StatusGatewayTimeout: true,
-		http.StatusBadRequest: false, http.StatusUnauthorized: false, http.StatusForbidden: false, http.StatusNotFound: false,
+		http.StatusUnauthorized: true, http.StatusForbidden: true, http.StatusBadRequest: false, http.StatusNotFound: false,
 		http.StatusGone: false, http.StatusUnprocessableEntity: false, // without streamed lists
 	} {
-		err := overloaded(apierrors.NewGenericServerResponse(code, http.MethodGet, schema.GroupResource{Resource: "services"}, "", "", 0, true))
-		if got := apierrors.IsTooManyRequests(err); got != again {
+		err := apierrors.NewGenericServerResponse(code, http.MethodGet, schema.GroupResource{Resource: "services"}, "", "", 0, true)
+		if got := apierrors.IsTooManyRequests(new(resource).overloaded(err)); got != again {
 			t.Errorf("%d: requested again %v, want %v", code, got, again)
+		}
+		custom := &resource{definition: &serviceImports} // which is looked for again
+		if got := apierrors.IsTooManyRequests(custom.overloaded(err)); got != (again && !isDenied(err)) {
+			t.Errorf("%d for a custom resource: requested again %v", code, got)
 		}
 	}
 	future := apierrors.NewTimeoutError("Too large resource version", 1)
 	future.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}}
-	if apierrors.IsTooManyRequests(overloaded(future)) {
+	if apierrors.IsTooManyRequests(new(resource).overloaded(future)) {
 		t.Error("a version that the server does not have yet is requested again")
 	}
 }

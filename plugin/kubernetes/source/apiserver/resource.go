@@ -35,6 +35,8 @@ type resource struct {
 	records     records
 	health      *health
 	garbage     *garbage
+	lists       chan struct{} // has an element while a resource of the source lists; see beginList
+	isListing   atomic.Bool   // the element is of this resource
 	consequence consequence
 	log         clog.P
 }
@@ -64,11 +66,11 @@ func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 		if err := r.awaitTurn(ctx, q.URL().Host); err != nil {
 			return nil, err
 		}
+		r.beginList(ctx)
 	}
-	r.garbage.begin(r)
 	page, err := r.get(ctx, q)
 	if err != nil {
-		r.garbage.end(r)
+		r.endList()
 		r.health.failed(err)
 		r.health.requestFailed(err)
 		return nil, err
@@ -76,6 +78,7 @@ func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 	r.health.active()
 	metadata, err := meta.ListAccessor(page)
 	if err != nil {
+		r.endList()
 		return nil, fmt.Errorf("list %s: %w", r.name, err)
 	}
 	records := &metainternalversion.List{}
@@ -133,30 +136,61 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 	if err := r.awaitTurn(ctx, q.URL().Host); err != nil {
 		return nil, err
 	}
+	if list {
+		r.beginList(ctx)
+	}
 	w, err := q.Watch(ctx)
 	if err != nil {
+		r.endList()
 		r.health.failed(err)
 		r.health.requestFailed(err)
 		if r.health.mayWait() {
-			err = overloaded(err)
+			err = r.overloaded(err)
 		}
 		return nil, err
 	}
 	if list {
-		r.garbage.begin(r)
 		w = newStreamedList(w, r.listTimeout, r.doesNotEnd)
 	}
-	return r.health.opened(ending{w, func() { r.garbage.end(r) }}, list), nil
+	return r.health.opened(ending{w, r.endList}, list), nil
+}
+
+// maxListWait limits the time for which a list waits for that of another resource.
+const maxListWait = 5 * time.Second
+
+// beginList is called before a list. After the first one, the resources of a source list one after the other: when the API server returns,
+// all clients list, and it refuses requests beyond the length of its queues.
+func (r *resource) beginList(ctx context.Context) {
+	r.garbage.begin(r)
+	if !r.health.hasRead() {
+		return
+	}
+	limit := time.NewTimer(maxListWait)
+	defer limit.Stop()
+	select {
+	case r.lists <- struct{}{}:
+		r.isListing.Store(true)
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+}
+
+// endList is called when a list is complete or has failed.
+func (r *resource) endList() {
+	r.garbage.end(r)
+	if r.isListing.Swap(false) {
+		<-r.lists
+	}
 }
 
 // overloaded returns an error by which the reflector requests the same watch again, after a pause with jitter, if a server or a load
-// balancer reports that it cannot answer now. By another error the reflector would list all objects anew, also without pages, as soon as the
+// balancer reports that it cannot answer now, or a server that it denies it, as one that has not read its roles yet. By another error the reflector would list all objects anew, also without pages, as soon as the
 // server is back, and so would the other clients.
-func overloaded(err error) error {
+func (r *resource) overloaded(err error) error {
 	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 		return err // the reflector requests a watch from another version
 	}
-	if apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) {
+	if isDenied(err) && r.definition == nil || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) {
 		return apierrors.NewTooManyRequests(err.Error(), 0)
 	}
 	return err
@@ -191,6 +225,7 @@ func (r *resource) Replace(items []any, _ string) error {
 	}
 	r.records.replace(items)
 	r.health.synced()
+	r.endList()
 	r.garbage.listed(r, len(items))
 	return nil
 }
