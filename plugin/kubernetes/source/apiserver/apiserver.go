@@ -45,7 +45,7 @@ type Source struct {
 	server    func() string // see Server
 	resources []*resource
 	garbage   *garbage
-	lists     chan struct{} // see beginList
+	turn      chan struct{} // see takeTurn
 	nodesRead atomic.Bool   // whole Nodes, of which only metadata are watched
 	pace      pace
 }
@@ -57,7 +57,7 @@ func New(c Connection, o source.Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, server: func() string { return serverOf(config) }, garbage: processGarbage, lists: make(chan struct{}, 1), pace: defaultPace()}
+	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, server: func() string { return serverOf(config) }, garbage: processGarbage, turn: make(chan struct{}, 1), pace: defaultPace()}
 	if s.clients, err = newClients(config, o); err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func New(c Connection, o source.Options) (*Source, error) {
 const finished = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown"
 
 func (s *Source) resource(name string) *resource {
-	r := &resource{name: name, host: s.host, client: s.clients.core, health: newHealth(), garbage: s.garbage, lists: s.lists, consequence: consequenceFor(name, s.options), log: logOf(s.options), listTimeout: listTimeout}
+	r := &resource{name: name, host: s.host, client: s.clients.core, health: newHealth(), garbage: s.garbage, turn: s.turn, consequence: consequenceFor(name, s.options), log: logOf(s.options), listTimeout: listTimeout}
 	watchesFrozen.WithLabelValues(name) // exported as 0, so that alerts see the first as an increase
 	selector := s.options.Labels
 	switch name {

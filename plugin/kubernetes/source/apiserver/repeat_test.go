@@ -274,42 +274,45 @@ func TestReturn(t *testing.T) {
 	again.addNamespaces(t, ix, 3)
 }
 
-// TestListsInTurn: at the start all resources list at once; when the API server returns, one after the other, as long as a list does not last.
-func TestListsInTurn(t *testing.T) {
-	s := &Source{lists: make(chan struct{}, 1), garbage: processGarbage}
+// TestTurns: at the start all resources list at once; when the API server returns, one after the other, as long as none takes long.
+func TestTurns(t *testing.T) {
+	s := &Source{turn: make(chan struct{}, 1), garbage: processGarbage}
 	one, other := s.resource(source.Services), s.resource(source.Namespaces)
 	begins := func(r *resource) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
-		r.beginList(ctx)
-		return r.isListing.Load()
+		r.takeTurn(ctx)
+		return r.hasTurn.Load()
 	}
 	for _, r := range []*resource{one, other} {
 		began := time.Now()
-		if r.beginList(t.Context()); time.Since(began) > maxListWait/2 {
+		if r.takeTurn(t.Context()); time.Since(began) > maxTurnWait/2 {
 			t.Errorf("%s: the first list waits", r.name)
 		}
-		r.endList()
+		r.endTurn()
 		r.health.synced()
 	}
 	if !begins(one) || begins(other) {
-		t.Errorf("listing: %v and %v, want the first one only", one.isListing.Load(), other.isListing.Load())
+		t.Errorf("turns: %v and %v, want the first one only", one.hasTurn.Load(), other.hasTurn.Load())
 	}
-	other.endList()
+	if !begins(one) {
+		t.Error("a list that begins anew has lost its turn")
+	}
+	other.endTurn()
 	if begins(other) {
 		t.Error("a resource that waited in vain has ended the list of another")
 	}
-	if one.endList(); !begins(other) {
+	if one.endTurn(); !begins(other) {
 		t.Error("a list waits although no other resource lists")
 	}
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		late := &resource{health: one.health, garbage: processGarbage, lists: make(chan struct{}, 1)}
-		late.lists <- struct{}{}
-		if late.beginList(t.Context()); time.Since(began) != maxListWait {
-			t.Errorf("a list has waited %v for one that does not end, want %v", time.Since(began), maxListWait)
+		late := &resource{health: one.health, garbage: processGarbage, turn: make(chan struct{}, 1)}
+		late.turn <- struct{}{}
+		if late.takeTurn(t.Context()); time.Since(began) != maxTurnWait {
+			t.Errorf("a list has waited %v for one that does not end, want %v", time.Since(began), maxTurnWait)
 		}
-		late.endList()
+		late.endTurn()
 	})
-	other.endList()
+	other.endTurn()
 }

@@ -35,8 +35,8 @@ type resource struct {
 	records     records
 	health      *health
 	garbage     *garbage
-	lists       chan struct{} // has an element while a resource of the source lists; see beginList
-	isListing   atomic.Bool   // the element is of this resource
+	turn        chan struct{} // of the source: has an element during the turn of a resource; see takeTurn
+	hasTurn     atomic.Bool   // it is the turn of this resource
 	consequence consequence
 	log         clog.P
 }
@@ -66,7 +66,8 @@ func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 		if err := r.awaitTurn(ctx, q.URL().Host); err != nil {
 			return nil, err
 		}
-		r.beginList(ctx)
+		r.takeTurn(ctx)
+		r.garbage.begin(r)
 	}
 	page, err := r.get(ctx, q)
 	if err != nil {
@@ -136,8 +137,9 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 	if err := r.awaitTurn(ctx, q.URL().Host); err != nil {
 		return nil, err
 	}
+	r.takeTurn(ctx)
 	if list {
-		r.beginList(ctx)
+		r.garbage.begin(r)
 	}
 	w, err := q.Watch(ctx)
 	if err != nil {
@@ -151,36 +153,42 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 	}
 	if list {
 		w = newStreamedList(w, r.listTimeout, r.doesNotEnd)
+	} else {
+		r.endTurn()
 	}
 	return r.health.opened(ending{w, r.endList}, list), nil
 }
 
-// maxListWait limits the time for which a list waits for that of another resource.
-const maxListWait = 5 * time.Second
+// maxTurnWait limits the time for which a list or a watch waits for another resource.
+const maxTurnWait = 10 * time.Second
 
-// beginList is called before a list. After the first one, the resources of a source list one after the other: when the API server returns,
-// all clients list, and it refuses requests beyond the length of its queues.
-func (r *resource) beginList(ctx context.Context) {
-	r.garbage.begin(r)
-	if !r.health.hasRead() {
+// takeTurn is called before a list or a watch. After the first list of a resource, the resources of a source list, or request a watch, one
+// after the other: when the API server returns, all clients do that, and it refuses requests beyond the length of its queues.
+func (r *resource) takeTurn(ctx context.Context) {
+	if !r.health.hasRead() || r.hasTurn.Load() { // it begins its list anew
 		return
 	}
-	limit := time.NewTimer(maxListWait)
+	limit := time.NewTimer(maxTurnWait)
 	defer limit.Stop()
 	select {
-	case r.lists <- struct{}{}:
-		r.isListing.Store(true)
+	case r.turn <- struct{}{}:
+		r.hasTurn.Store(true)
 	case <-limit.C:
 	case <-ctx.Done():
+	}
+}
+
+// endTurn is called when a list has ended, or a watch has begun or failed.
+func (r *resource) endTurn() {
+	if r.hasTurn.Swap(false) {
+		<-r.turn
 	}
 }
 
 // endList is called when a list is complete or has failed.
 func (r *resource) endList() {
 	r.garbage.end(r)
-	if r.isListing.Swap(false) {
-		<-r.lists
-	}
+	r.endTurn()
 }
 
 // overloaded returns an error by which the reflector requests the same watch again, after a pause with jitter, if a server or a load
