@@ -57,7 +57,7 @@ func New(c Connection, o source.Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, server: func() string { return serverOf(config) }, garbage: processGarbage, turn: make(chan struct{}, 1), pace: defaultPace()}
+	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, server: func() string { return serverOf(config) }, garbage: processGarbage, turn: make(chan struct{}, 1), pace: defaultPace(o)}
 	if s.clients, err = newClients(config, o); err != nil {
 		return nil, err
 	}

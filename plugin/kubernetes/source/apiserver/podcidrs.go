@@ -46,11 +46,16 @@ type pace struct {
 	check, confirm time.Duration
 }
 
-func defaultPace() pace {
-	return pace{
+// defaultPace returns the intervals of a source. One that reads only pods is on each of thousands of nodes, which try again at the same time.
+func defaultPace(o source.Options) pace {
+	p := pace{
 		now: time.Now, again: 5 * time.Second, retry: time.Second, maxRetry: 5 * time.Minute,
 		maxAway: 2 * time.Second, maxRefused: 30 * time.Second, check: 10 * time.Second, confirm: 5 * time.Second,
 	}
+	if o.PodsOnly {
+		p.maxAway = 10 * time.Second
+	}
+	return p
 }
 
 // everyNode is the item of the queue that stands for all nodes.

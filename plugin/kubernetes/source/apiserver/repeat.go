@@ -81,9 +81,9 @@ func (h *health) untilRequest() (wait time.Duration, repeats bool) {
 	return h.notBefore.Sub(h.now()), !h.notBefore.IsZero()
 }
 
-// awaitTurn waits until a list or a watch may be requested, and returns an error if ctx ends first. The first request of a resource, and one
+// awaitPause waits until a list or a watch may be requested, and returns an error if ctx ends first. The first request of a resource, and one
 // after progress, passes no limiter, as watches in client-go: the start would wait for the others of the process.
-func (r *resource) awaitTurn(ctx context.Context, host string) error {
+func (r *resource) awaitPause(ctx context.Context, host string) error {
 	d, repeats := r.health.untilRequest()
 	if !repeats {
 		return nil

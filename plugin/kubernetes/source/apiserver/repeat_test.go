@@ -213,22 +213,24 @@ func TestPauses(t *testing.T) {
 	for name, c := range map[string]struct {
 		errors   []error
 		min, max time.Duration // of the last pause
+		podsOnly bool
 	}{
-		"first":                      {[]error{refused}, 0, 0},
-		"second":                     {[]error{refused, refused}, time.Second, 2 * time.Second},
-		"refused for long":           {slices.Repeat([]error{refused}, 30), 30 * time.Second, time.Minute},
-		"ended at once, for long":    {slices.Repeat([]error{nil}, 30), 30 * time.Second, time.Minute},
-		"away":                       {[]error{away}, 0, 0},
-		"away for long":              {slices.Repeat([]error{away}, 30), 2 * time.Second, 4 * time.Second},
-		"away after refusals":        {append(slices.Repeat([]error{refused}, 30), away), 0, 0},
-		"refused after it was away":  {append(slices.Repeat([]error{away}, 30), refused, refused), time.Second, 2 * time.Second},
-		"Retry-After":                {[]error{busy}, 7 * time.Second, 14 * time.Second},
-		"Retry-After is the minimum": {slices.Repeat([]error{busy}, 30), 30 * time.Second, time.Minute},
+		"first":                      {[]error{refused}, 0, 0, false},
+		"second":                     {[]error{refused, refused}, time.Second, 2 * time.Second, false},
+		"refused for long":           {slices.Repeat([]error{refused}, 30), 30 * time.Second, time.Minute, false},
+		"ended at once, for long":    {slices.Repeat([]error{nil}, 30), 30 * time.Second, time.Minute, false},
+		"away":                       {[]error{away}, 0, 0, false},
+		"away for long":              {slices.Repeat([]error{away}, 30), 2 * time.Second, 4 * time.Second, false},
+		"away, on each node":         {slices.Repeat([]error{away}, 30), 10 * time.Second, 20 * time.Second, true},
+		"away after refusals":        {append(slices.Repeat([]error{refused}, 30), away), 0, 0, false},
+		"refused after it was away":  {append(slices.Repeat([]error{away}, 30), refused, refused), time.Second, 2 * time.Second, false},
+		"Retry-After":                {[]error{busy}, 7 * time.Second, 14 * time.Second, false},
+		"Retry-After is the minimum": {slices.Repeat([]error{busy}, 30), 30 * time.Second, time.Minute, false},
 	} {
 		pauses := map[time.Duration]bool{}
 		for range 100 {
 			h := newHealth()
-			h.now, h.pauses = func() time.Time { return time.Unix(1e9, 0) }, defaultPace().pauses()
+			h.now, h.pauses = func() time.Time { return time.Unix(1e9, 0) }, defaultPace(source.Options{PodsOnly: c.podsOnly}).pauses()
 			h.begins()
 			for _, err := range c.errors {
 				h.requestFailed(err)

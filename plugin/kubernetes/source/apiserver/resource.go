@@ -63,7 +63,7 @@ func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 	}
 	q := r.request(o, r.acceptList)
 	if o.Continue == "" {
-		if err := r.awaitTurn(ctx, q.URL().Host); err != nil {
+		if err := r.awaitPause(ctx, q.URL().Host); err != nil {
 			return nil, err
 		}
 		r.takeTurn(ctx)
@@ -103,7 +103,7 @@ func (r *resource) get(ctx context.Context, q *rest.Request) (runtime.Object, er
 func (r *resource) request(o metav1.ListOptions, accept string) *rest.Request {
 	q := r.client.Get()
 	if o.Continue == "" {
-		q.MaxRetries(0) // of client-go, after Retry-After: a new list or watch waits in awaitTurn
+		q.MaxRetries(0) // of client-go, after Retry-After: a new list or watch waits in awaitPause
 	}
 	if d := r.definition; d != nil {
 		q.AbsPath("/apis", d.group, *r.version.Load())
@@ -134,7 +134,7 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 	}
 	o.Watch = true
 	q := r.request(o, r.accept)
-	if err := r.awaitTurn(ctx, q.URL().Host); err != nil {
+	if err := r.awaitPause(ctx, q.URL().Host); err != nil {
 		return nil, err
 	}
 	r.takeTurn(ctx)
@@ -192,13 +192,14 @@ func (r *resource) endList() {
 }
 
 // overloaded returns an error by which the reflector requests the same watch again, after a pause with jitter, if a server or a load
-// balancer reports that it cannot answer now, or a server that it denies it, as one that has not read its roles yet. By another error the reflector would list all objects anew, also without pages, as soon as the
-// server is back, and so would the other clients.
+// balancer reports that it cannot answer now, or a server denies the watch, as one does that has not read its roles yet. By another error the
+// reflector would list all objects anew, also without pages, as soon as the server is back, and so would the other clients.
 func (r *resource) overloaded(err error) error {
 	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 		return err // the reflector requests a watch from another version
 	}
-	if isDenied(err) && r.definition == nil || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) {
+	if isDenied(err) && r.definition == nil || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) ||
+		apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) {
 		return apierrors.NewTooManyRequests(err.Error(), 0)
 	}
 	return err
