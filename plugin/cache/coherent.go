@@ -16,8 +16,8 @@ const maxRefetching = 64
 // refetching is the number of these queries in progress.
 var refetching atomic.Int32
 
-// invalidated counts an entry that its session has invalidated, and fetches it again if it is popular: there is at most one
-// such query for each query of a client. It counts for the last server, like evicted.
+// invalidated counts an entry that its session has invalidated, in the metrics of the last server, as evicted does. It fetches
+// a popular entry again, at most once per query of a client.
 func (c *Cache) invalidated(e *store.Entry) {
 	last := c.metrics.last.Load()
 	if last == nil || !e.Cached {

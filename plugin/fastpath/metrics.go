@@ -56,7 +56,7 @@ var (
 // closeReason is the reason why a connection was closed.
 type closeReason int
 
-// The reasons. Those with a label are limits.
+// The reasons. Those in closeLabels are reached limits.
 const (
 	closedByClient closeReason = iota
 	closedByServer

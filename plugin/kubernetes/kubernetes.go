@@ -197,8 +197,8 @@ func (k *Kubernetes) isSynced(zone string) bool {
 	return complete
 }
 
-// hasImports reports whether ServiceImports are synced, or not watched. If their definition was missing, it is false from
-// the return of the definition until they are synced.
+// hasImports reports whether ServiceImports are synced, or not watched. If their CustomResourceDefinition
+// was missing, it is false from its creation until they are synced.
 func (k *Kubernetes) hasImports() bool { return k.areRead(imports) }
 
 // hasNodes reports whether Nodes have been synced once, or are not watched.

@@ -198,7 +198,7 @@ func (n *node) probeSelf(ctx context.Context) []Line {
 	return parallel(n.setup().addresses, func(a netip.Addr) []Line { return []Line{n.querySelf(ctx, a)} })
 }
 
-// querySelf sends the query below each zone that the server block with the addresses may have, at the same
+// querySelf sends a self-query for a name in each zone that the addresses' server block may have, at the same
 // time: a query in a wrong zone is forwarded, which may take long.
 func (n *node) querySelf(ctx context.Context, a netip.Addr) Line {
 	s := n.setup()

@@ -1,7 +1,7 @@
 // Package dropin makes the configuration of nodecache from the command line of node-local-dns. Input: its flags,
 // its template of a Corefile, the kube-dns ConfigMap, the node's resolv.conf and the environment; output: a Corefile
-// and the facts from which plugins set defaults, again whenever an input changes. Interface and rules are made by the
-// nodelocal plugin, from a server block that is added to the Corefile. The package may not import k8s.io.
+// and the facts from which plugins set defaults, again whenever an input changes. Plugin nodelocal creates the interface and the
+// rules of the packet filter, from a server block that dropin adds to the Corefile. The package may not import k8s.io.
 package dropin
 
 import (

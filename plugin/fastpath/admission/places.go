@@ -144,8 +144,8 @@ func (p *Places) startAll() (started list) {
 	return started
 }
 
-// end ends a running query of a client. It returns the queries that start in its place, of which there are several if this frees
-// the shares of several clients, and the queries that it drops because they have waited for too long.
+// end ends a running query of a client. It returns the queries that start in its place, several if the freed place raises the
+// limits of several clients, and the queries that it drops because they have waited for too long.
 func (p *Places) end(c *client, l load) (started, dropped list) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

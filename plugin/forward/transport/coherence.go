@@ -223,8 +223,8 @@ func (p *Pool) mayOpen(c *conn, now time.Time) bool {
 		(p.known || p.probe == nil || p.probe == c)
 }
 
-// mayProbe reports whether a connection may request a session again from a server without sessions: another server may be
-// behind the same address, as after the replacement of CoreDNS.
+// mayProbe reports whether a connection may request a session from a server that has refused one: the address may have another
+// server by now, for example in place of CoreDNS.
 func (p *Pool) mayProbe(c *conn, now time.Time) bool {
 	since := now.Sub(p.refusedAt)
 	left := !p.aborted && p.leftAt.After(p.refusedAt) && !c.opened.Before(p.leftAt)
@@ -308,7 +308,7 @@ func (p *Pool) violated(violation error, now time.Time) {
 	p.pauseSessions(abortPause, now)
 }
 
-// pauseBriefly opens no session for a short and random time.
+// pauseBriefly pauses new sessions for a short, random time.
 func (p *Pool) pauseBriefly(now time.Time) {
 	p.pauseSessions(jittered(min(briefPause<<min(p.pauses, 8), maxBriefPause)), now)
 	p.pauses++

@@ -22,7 +22,7 @@ type Reply struct {
 	Ordinary bool
 	// Escapes reports that the presentation form of a name has escapes.
 	Escapes bool
-	// AnyCase reports that all names are in lower case, except the question's name and owner names that equal it.
+	// AnyCase reports that the reply suits a question in any case: all names but the question's, also as an owner, are in lower case.
 	AnyCase bool
 
 	plain   []byte // without compression; the question's name is in lower case, also as the owner of records

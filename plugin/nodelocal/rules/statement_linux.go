@@ -99,8 +99,8 @@ var (
 	notLoopback = fixed(`oifname != "lo"`,
 		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: register}, compare(expr.CmpOpNeq, interfaceName("lo")))
 	// deliveredHere matches packets whose route, by destination, source and mark, is to this host: for any other route the
-	// lookup returns an interface. A lookup in only the table local (fib daddr type) would not see rules of routing before
-	// this table. The lookup considers neither the packet's interface nor its ports.
+	// lookup returns an interface. A lookup in table local only (fib daddr type) would miss the rules of policy routing
+	// that precede that table. The lookup considers neither the packet's interface nor its ports.
 	deliveredHere = fixed("fib daddr . mark oif missing",
 		&expr.Fib{Register: register, ResultOIF: true, FlagDADDR: true, FlagMARK: true, FlagPRESENT: true},
 		compare(expr.CmpOpEq, make([]byte, 4)))
