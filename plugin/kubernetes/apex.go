@@ -81,7 +81,7 @@ func (k *Kubernetes) nameServers(zone string) (all []nameServerAddr) {
 			name := serviceName(e.Service, servicesIn)
 			if e.Service.Kind == index.Headless {
 				for e := range sl.All() {
-					add(label(e)+"."+name, e.Addr)
+					add(e.Label()+"."+name, e.Addr)
 				}
 			}
 			for _, a := range e.Service.IPs {

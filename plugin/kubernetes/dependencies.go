@@ -73,7 +73,7 @@ func (d *dependencies) onObject(ix records, n *objectName) *index.Entry {
 		if before == nil {
 			d.add(ix.NameGeneration(n.namespace, n.object))
 		} else {
-			d.add(before.Generation())
+			d.add(n.generation(before))
 		}
 		if e = n.in(ix); before == nil && e == nil || before != nil && e != nil && before.Generation() == e.Generation() {
 			return e
@@ -81,4 +81,12 @@ func (d *dependencies) onObject(ix records, n *objectName) *index.Entry {
 	}
 	d.validity.End()
 	return e
+}
+
+// generation returns the Generation of the data of an object that an answer for the name depends on.
+func (n *objectName) generation(e *index.Entry) *index.Generation {
+	if n.endpoint != "" {
+		return e.LabelGeneration(n.endpoint)
+	}
+	return e.Generation()
 }

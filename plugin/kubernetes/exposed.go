@@ -77,7 +77,7 @@ func (x exposedServices) find(n *exposed.Name, headless bool, d *dependencies) (
 	case headless && (s.Kind == index.Headless || n.Endpoint != ""):
 		f := result{name: name, entry: e}
 		for ep, slice := range f.endpoints() {
-			targets = appendTargets(targets, &name, exposed.Target{Addr: ep.Addr, Endpoint: label(ep)}, slice.Ports)
+			targets = appendTargets(targets, &name, exposed.Target{Addr: ep.Addr, Endpoint: ep.Label()}, slice.Ports)
 		}
 	}
 	return targets, len(targets) > 0

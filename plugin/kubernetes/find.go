@@ -219,7 +219,7 @@ func (n *objectName) endpointAddress() netip.Addr {
 		return netip.Addr{}
 	}
 	a, _ := undashed(n.endpoint)
-	if a.IsValid() && dashed(a) != n.endpoint {
+	if a.IsValid() && index.AddressLabel(a) != n.endpoint {
 		return netip.Addr{}
 	}
 	return a
@@ -232,9 +232,9 @@ const maxName = 254
 // endpointName returns the name of an endpoint below a Service or ServiceImport, "" if it is too long, as with a long
 // cluster ID.
 func (n *objectName) endpointName(e index.Endpoint, s *index.Slice, service string) string {
-	name := label(e) + "." + service
+	name := e.Label() + "." + service
 	if id := s.Cluster.String(); n.imported && id != "" {
-		name = label(e) + "." + id + "." + service
+		name = e.Label() + "." + id + "." + service
 	}
 	if len(name) > maxName {
 		return ""
@@ -242,28 +242,7 @@ func (n *objectName) endpointName(e index.Endpoint, s *index.Slice, service stri
 	return name
 }
 
-// label returns the label of an endpoint below its Service.
-func label(e index.Endpoint) string {
-	if e.Name != "" {
-		return e.Name
-	}
-	return dashed(e.Addr)
-}
-
-// dashed returns an address as a label: 10-1-2-3, 2001-db8--1. A 0 is appended to a final dash, since labels cannot end with
-// one.
-func dashed(a netip.Addr) string {
-	if a.Is4() {
-		return strings.ReplaceAll(a.String(), ".", "-")
-	}
-	s := strings.ReplaceAll(a.String(), ":", "-")
-	if strings.HasSuffix(s, "-") {
-		s += "0"
-	}
-	return s
-}
-
-// undashed parses an address in the form of dashed. With three single dashes it is IPv4.
+// undashed parses an address in the form of index.AddressLabel. With three single dashes it is IPv4.
 func undashed(label string) (netip.Addr, bool) {
 	sep := ":"
 	if strings.Count(label, "-") == 3 && !strings.Contains(label, "--") {

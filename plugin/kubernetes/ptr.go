@@ -65,7 +65,7 @@ func (k *Kubernetes) ptrTargets(a netip.Addr) (targets []string) {
 		}
 		for ep := range sl.All() {
 			if ep.Addr == a {
-				if name := label(ep) + "." + serviceName(e.Service, k.primaryZone); len(name) <= maxName && seen.add(name) {
+				if name := ep.Label() + "." + serviceName(e.Service, k.primaryZone); len(name) <= maxName && seen.add(name) {
 					targets = append(targets, name)
 				}
 			}

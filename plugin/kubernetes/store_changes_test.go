@@ -314,7 +314,7 @@ func (c *changes) questions(n int) (all []dns.Question) {
 		case 0, 1, 2:
 			q.Name = pick(c.Rand, c.services) + "." + pick(c.Rand, c.namespaces) + ".svc.cluster.local."
 		case 3:
-			q.Name, q.Qtype = dashed(pick(c.Rand, c.v4))+"."+pick(c.Rand, c.namespaces)+".pod.cluster.local.", dns.TypeA
+			q.Name, q.Qtype = index.AddressLabel(pick(c.Rand, c.v4))+"."+pick(c.Rand, c.namespaces)+".pod.cluster.local.", dns.TypeA
 		case 4:
 			q.Name, q.Qtype = reverse(pick(c.Rand, slices.Concat(c.v4, c.v6))), dns.TypePTR
 		}

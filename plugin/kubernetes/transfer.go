@@ -94,7 +94,7 @@ func (k *Kubernetes) transferEndpoints(zone, service string, f result, out chan<
 	seen := set[string]{}
 	for e, slice := range f.endpoints() {
 		n := f.name
-		n.endpoint, n.cluster = label(e), slice.Cluster.String()
+		n.endpoint, n.cluster = e.Label(), slice.Cluster.String()
 		owner := n.endpointName(e, slice, service)
 		if owner != "" && seen.add(owner) {
 			out <- k.transferName(zone, owner, k.findService(n, nil), dns.TypeA, dns.TypeAAAA)

@@ -14,7 +14,8 @@ import (
 // never advances again.
 //
 // An answer depends on AccessGeneration and on
-//   - the Generation of the Entry of an existing Service or ServiceImport in an existing namespace,
+//   - the Generation of the Entry of an existing Service or ServiceImport in an existing namespace, or its LabelGeneration if only endpoints
+//     with one label matter,
 //   - NameGeneration for the name of one that does not exist, or whose namespace does not,
 //   - NamespaceGeneration if only the existence of the namespace matters,
 //   - AddressGeneration for a PTR record, and for the pods with an address,
@@ -56,6 +57,12 @@ const (
 	namespaceGenerations = 1024
 	addressGenerations   = 4096
 )
+
+// labelGenerations are those of the labels of an Entry's endpoints, by hash. An Entry has them from manyEndpoints on: with each change,
+// all of its stored answers would end.
+type labelGenerations [1024]Generation
+
+const manyEndpoints = 500
 
 // hash is a hash of text (FNV-1a).
 type hash uint32

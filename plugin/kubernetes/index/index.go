@@ -30,10 +30,30 @@ type Entry struct {
 	Slices []*Slice
 
 	generation *Generation
+	labels     *labelGenerations // nil until it has had manyEndpoints
 }
 
 // Generation advances with every change of the Service or its endpoints, and when it is deleted.
 func (e *Entry) Generation() *Generation { return e.generation }
+
+// LabelGeneration advances with every change of the endpoints with a label, of the ports of their EndpointSlice or of the Service, and when
+// that is deleted. Of an Entry that never had many endpoints, it is Generation.
+func (e *Entry) LabelGeneration(label string) *Generation {
+	if e.labels == nil {
+		return e.generation
+	}
+	return &e.labels[newHash.addText(label).slot(len(e.labels))]
+}
+
+// advance advances all Generations of the entry.
+func (e *Entry) advance() {
+	e.generation.advance()
+	if e.labels != nil {
+		for i := range e.labels {
+			e.labels[i].advance()
+		}
+	}
+}
 
 // Ready returns the number of ready endpoint addresses.
 func (e *Entry) Ready() (n int) {

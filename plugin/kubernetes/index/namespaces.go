@@ -74,7 +74,7 @@ func (ix *Index) namespacesChanged(changed map[string]struct{}) {
 	for _, o := range [...]objects{ix.services, ix.imports} {
 		for k, e := range o.each() {
 			if _, ok := changed[k.Namespace]; ok && e.Service != nil {
-				e.generation.advance()
+				e.advance()
 				ix.NameGeneration(k.Namespace, k.Name).advance()
 			}
 		}

@@ -160,6 +160,27 @@ func (h *Hints) Equal(i *Hints) bool {
 	return slices.Equal(h.Nodes, i.Nodes) && slices.Equal(h.Zones, i.Zones)
 }
 
+// Label returns the label of the endpoint below the name of its Service: its name, or its address.
+func (e Endpoint) Label() string {
+	if e.Name != "" {
+		return e.Name
+	}
+	return AddressLabel(e.Addr)
+}
+
+// AddressLabel returns an address as a label: 10-1-2-3, 2001-db8--1. A 0 is appended to a final dash, since labels cannot end with
+// one.
+func AddressLabel(a netip.Addr) string {
+	if a.Is4() {
+		return strings.ReplaceAll(a.String(), ".", "-")
+	}
+	s := strings.ReplaceAll(a.String(), ":", "-")
+	if strings.HasSuffix(s, "-") {
+		s += "0"
+	}
+	return s
+}
+
 func (e Endpoint) equal(f Endpoint) bool {
 	return e.Addr == f.Addr && e.Name == f.Name && e.Zone == f.Zone && e.Node == f.Node && e.Hints.Equal(f.Hints)
 }

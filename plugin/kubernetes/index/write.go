@@ -139,7 +139,7 @@ func (s *Service) externalIPs() []netip.Addr {
 // was created or deleted.
 func (ix *Index) serviceChanged(k Name, e *Entry, created bool) {
 	ix.setModified()
-	e.generation.advance()
+	e.advance()
 	if created {
 		ix.NameGeneration(k.Namespace, k.Name).advance()
 	}
@@ -253,8 +253,57 @@ func (ix *Index) slicesChanged(entries []*Entry, old, s *Slice) {
 			e.generation.advance()
 		}
 	}
-	ix.endpointsChanged(old)
-	ix.endpointsChanged(s)
+	for e, of := range changedEndpoints(old, s) {
+		if of.ofService() {
+			ix.AddressGeneration(e.Addr).advance()
+		}
+		for _, entry := range entries {
+			if entry != nil && entry.labels != nil {
+				entry.LabelGeneration(e.Label()).advance()
+			}
+		}
+	}
+}
+
+// changedEndpoints yields the endpoints that only one of two records of an EndpointSlice has, and perhaps others, with the record; each of
+// the records may be nil. If the records differ in more than endpoints, it yields all.
+func changedEndpoints(old, s *Slice) iter.Seq2[Endpoint, *Slice] {
+	return func(yield func(Endpoint, *Slice) bool) {
+		var i, j int
+		comparable := old != nil && s != nil && old.Service == s.Service && old.Import == s.Import && old.Cluster == s.Cluster && slices.Equal(old.Ports, s.Ports)
+		for comparable && i < old.Len() && j < s.Len() {
+			a, b := old.Endpoint(i), s.Endpoint(j)
+			switch {
+			case a.equal(b):
+				i++
+				j++
+			case i+1 < old.Len() && old.Endpoint(i+1).equal(b): // a was removed
+				if i++; !yield(a, old) {
+					return
+				}
+			case j+1 < s.Len() && a.equal(s.Endpoint(j+1)): // b was added
+				if j++; !yield(b, s) {
+					return
+				}
+			default:
+				i++
+				j++
+				if !yield(a, old) || !yield(b, s) {
+					return
+				}
+			}
+		}
+		for ; i < old.Len(); i++ {
+			if !yield(old.Endpoint(i), old) {
+				return
+			}
+		}
+		for ; j < s.Len(); j++ {
+			if !yield(s.Endpoint(j), s) {
+				return
+			}
+		}
+	}
 }
 
 // PutPod adds a pod or replaces the one of that name.
