@@ -123,9 +123,9 @@ func (w *labelWorld) answers(e *Entry) map[string]string {
 		all[label] = fmt.Sprint(e.Service.Kind)
 	}
 	for _, s := range e.Slices {
-		of := fmt.Sprint(s.Ports, s.Cluster)
+		others := fmt.Sprint(s.Ports, s.Cluster)
 		for endpoint := range s.All() {
-			all[endpoint.Label()] += fmt.Sprint(" ", endpoint.Addr, endpoint.Zone, of)
+			all[endpoint.Label()] += fmt.Sprint(" ", endpoint.Addr, endpoint.Zone, others)
 		}
 	}
 	return all

@@ -253,8 +253,8 @@ func (ix *Index) slicesChanged(entries []*Entry, old, s *Slice) {
 			e.generation.advance()
 		}
 	}
-	for e, of := range changedEndpoints(old, s) {
-		if of.ofService() {
+	for e, record := range changedEndpoints(old, s) {
+		if record.ofService() {
 			ix.AddressGeneration(e.Addr).advance()
 		}
 		for _, entry := range entries {
@@ -270,8 +270,9 @@ func (ix *Index) slicesChanged(entries []*Entry, old, s *Slice) {
 func changedEndpoints(old, s *Slice) iter.Seq2[Endpoint, *Slice] {
 	return func(yield func(Endpoint, *Slice) bool) {
 		var i, j int
-		comparable := old != nil && s != nil && old.Service == s.Service && old.Import == s.Import && old.Cluster == s.Cluster && slices.Equal(old.Ports, s.Ports)
-		for comparable && i < old.Len() && j < s.Len() {
+		sameBesides := old != nil && s != nil && old.Service == s.Service && old.Import == s.Import && old.Cluster == s.Cluster &&
+			slices.Equal(old.Ports, s.Ports)
+		for sameBesides && i < old.Len() && j < s.Len() {
 			a, b := old.Endpoint(i), s.Endpoint(j)
 			switch {
 			case a.equal(b):
