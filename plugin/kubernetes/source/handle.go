@@ -42,8 +42,7 @@ var running struct {
 	shared []*shared
 }
 
-// stopWait bounds the wait for the end of a source: client-go's pause between two attempts to reach an API server cannot
-// be interrupted.
+// stopWait bounds the wait for the end of a source, and for the last write of a snapshot.
 const stopWait = time.Second
 
 // Follow opens a handle when the configuration of a controller starts, and closes it at the end of the configuration; at
@@ -89,26 +88,30 @@ func (s *shared) withSnapshot(settings Snapshot) *snapshotter {
 	at := slices.IndexFunc(s.snapshots, func(n *snapshotter) bool { return n.Snapshot == settings })
 	if at < 0 {
 		ctx, stop := context.WithCancel(s.ctx)
-		n := &snapshotter{Snapshot: settings, source: s.source.(Identified), index: s.index, now: time.Now, stop: stop, ctx: ctx}
+		n := &snapshotter{Snapshot: settings, source: s.source.(Identified), index: s.index, now: time.Now, stop: stop, ctx: ctx, done: make(chan struct{})}
 		s.snapshots = append(s.snapshots, n)
 		at = len(s.snapshots) - 1
-		go n.run(ctx)
+		go func() {
+			defer close(n.done)
+			n.run(ctx)
+		}()
 	}
 	n := s.snapshots[at]
 	n.users++
 	return n
 }
 
-// release stops a snapshotter that no other handle uses. running.mu is locked.
-func (s *shared) release(n *snapshotter) {
+// release stops a snapshotter that no other handle uses, and reports whether it does. running.mu is locked.
+func (s *shared) release(n *snapshotter) (stopped bool) {
 	if n.users--; n.users > 0 {
-		return
+		return false
 	}
 	n.stop()
 	s.snapshots = slices.DeleteFunc(s.snapshots, func(o *snapshotter) bool { return o == n })
 	if len(s.snapshots) == 0 && n.isInUse() { // otherwise another snapshotter has the records
 		n.endUse()
 	}
+	return true
 }
 
 func start(key string, src Source) *shared {
@@ -155,8 +158,9 @@ func (h *Handle) Close() { h.once.Do(func() { h.shared.close(h.snapshot) }) }
 
 func (s *shared) close(n *snapshotter) {
 	running.mu.Lock()
-	if n != nil {
-		s.release(n)
+	var ended []<-chan struct{}
+	if n != nil && s.release(n) {
+		ended = append(ended, n.done)
 	}
 	s.count--
 	last := s.count == 0
@@ -166,9 +170,14 @@ func (s *shared) close(n *snapshotter) {
 	running.mu.Unlock()
 	if last {
 		s.stop()
+		ended = append(ended, s.done)
+	}
+	limit := time.After(stopWait)
+	for _, done := range ended {
 		select {
-		case <-s.done:
-		case <-time.After(stopWait):
+		case <-done:
+		case <-limit:
+			return
 		}
 	}
 }

@@ -63,6 +63,7 @@ type snapshotter struct {
 	users  int             // open handles; guarded by running.mu
 	ctx    context.Context // until the last handle is closed
 	stop   context.CancelFunc
+	done   chan struct{} // closed after the last write
 
 	restoring sync.Mutex // held while the file is read
 	tried     bool       // the file was read, or could not be; guarded by restoring
