@@ -55,14 +55,14 @@ run: build ## clusterdns on 127.0.0.1:1053 with the demo cluster of deploy/demo
 	bin/clusterdns -conf Corefile.example
 
 # -count=1: most tests run programs that they build, which Go's cache of test results does not notice. vet has its own target.
-# Tests that only drive programs without the race detector (DRIVERS) have none themselves.
+# Tests that only drive programs without the race detector (DRIVERS) have none themselves; they mostly wait, so three run at a time.
 # Tests of the lease, which expires after a second, and of answers in the kernel need the whole machine, so they run alone.
 # The longest suite that mostly waits is the first, so that it is not the last alone.
 DRIVERS := bundle|coherence|corefiles|differential|memory|upstream
 test: ## every test, beside real servers, which it installs or builds first
 	test/install.sh
 	$(RACE) -timeout 30m ./test/search $$(go list ./... | grep -vE '/test/(nodelocal|inkernel|search|$(DRIVERS))$$')
-	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -vet=off -ldflags=-w -timeout 30m $$(go list ./... | grep -E '/test/($(DRIVERS))$$')
+	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -vet=off -ldflags=-w -timeout 30m -p 3 $$(go list ./... | grep -E '/test/($(DRIVERS))$$')
 	$(RACE) -timeout 20m -p 1 ./test/nodelocal ./test/inkernel
 	cd deploy/image && GOWORK=off go test -count=1 ./...
 
