@@ -191,7 +191,10 @@ func TestPodsForbidden(t *testing.T) {
 		}
 		return n
 	}
-	s, ix := run(t, api, ofNode, nil)
+	s, err := New(Connection{Endpoint: api.URL(), QPS: 1000, Burst: 1000}, ofNode)
+	kit.Must(t, err)
+	s.pace.retry, s.pace.maxRefused = 50*time.Millisecond, 100*time.Millisecond // the running watchdog logs after 10 s, too
+	ix := runSource(t, s)
 	r, state := theResource(s, source.Pods), new(watching)
 	kit.Eventually(t, "several attempts", func() bool { return asked() > 4 })
 	r.health.mu.Lock()
