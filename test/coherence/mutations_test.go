@@ -75,7 +75,7 @@ var mutations = []mutation{
 		replacement(serverFile, "len(ended) > 0 {", "len(ended) > 99 {"),
 	}, noFault},
 	{"a change of a Service ends no answer", []edit{
-		replacement(indexFile, "\te.generation.advance()\n\tif created {", "\tif created {"),
+		replacement(indexFile, "\te.advance()\n\tif created {", "\tif created {"),
 	}, noFault},
 	{"the creation of a Service does not end its denials", []edit{
 		replacement(indexFile, "\t\tix.NameGeneration(k.Namespace, k.Name).advance()\n", ""),
@@ -86,9 +86,10 @@ var mutations = []mutation{
 	{"a change of addresses ends no PTR answer", []edit{
 		replacement(indexFile, "\t\tix.AddressGeneration(a).advance()\n", "\t\t_ = a\n"),
 		replacement(indexFile, "\t\t\tix.AddressGeneration(s.addr(i)).advance()\n", "\t\t\t_ = i\n"),
+		replacement(indexFile, "\t\t\tix.AddressGeneration(e.Addr).advance()\n", "\t\t\t_ = e\n"),
 	}, noFault},
 	{"a Namespace ends no answer about its objects", []edit{
-		replacement(namespaceFile, "\t\t\t\te.generation.advance()\n\t\t\t\tix.NameGeneration(k.Namespace, k.Name).advance()\n", ""),
+		replacement(namespaceFile, "\t\t\t\te.advance()\n\t\t\t\tix.NameGeneration(k.Namespace, k.Name).advance()\n", ""),
 	}, noFault},
 	{"a Namespace ends no answer about itself", []edit{
 		replacement(namespaceFile, "\t\tix.NamespaceGeneration(name).advance()\n", "\t\t_ = name\n"),
