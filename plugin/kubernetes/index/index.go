@@ -45,6 +45,13 @@ func (e *Entry) LabelGeneration(label string) *Generation {
 	return &e.labels[newHash.addText(label).slot(len(e.labels))]
 }
 
+// with returns the entry that replaces this one, with other records.
+func (e *Entry) with(s *Service, all []*Slice) *Entry {
+	next := *e
+	next.Service, next.Slices = s, all
+	return &next
+}
+
 // advance advances all Generations of the entry.
 func (e *Entry) advance() {
 	e.generation.advance()

@@ -61,7 +61,7 @@ func (o objects) put(s *Service) *Entry {
 		k = o.name(e)
 	}
 	s.Namespace, s.Name = k.Namespace, k.Name
-	o.set(k, &Entry{Service: s, Slices: e.Slices, generation: e.generation, labels: e.labels})
+	o.set(k, e.with(s, e.Slices))
 	return e
 }
 
@@ -74,7 +74,7 @@ func (o objects) delete(k Name) *Entry {
 	if len(e.Slices) == 0 {
 		o.remove(k, e)
 	} else {
-		o.set(k, &Entry{Slices: e.Slices, generation: e.generation, labels: e.labels})
+		o.set(k, e.with(nil, e.Slices))
 	}
 	return e
 }
@@ -105,11 +105,11 @@ func (o objects) link(s *Slice) *Entry {
 	if e == nil {
 		e = &Entry{generation: new(Generation)}
 	}
-	with := &Entry{Service: e.Service, Slices: withSlice(e.Slices, s), generation: e.generation, labels: e.labels}
-	if with.labels == nil && with.Ready() >= manyEndpoints {
-		with.labels = new(labelGenerations)
+	next := e.with(e.Service, withSlice(e.Slices, s))
+	if next.labels == nil && next.Ready() >= manyEndpoints {
+		next.labels = new(labelGenerations)
 	}
-	o.set(k, with)
+	o.set(k, next)
 	return e
 }
 
@@ -125,7 +125,7 @@ func (o objects) unlink(s *Slice) *Entry {
 	if e.Service == nil && len(rest) == 0 {
 		o.remove(k, e)
 	} else {
-		o.set(k, &Entry{Service: e.Service, Slices: rest, generation: e.generation, labels: e.labels})
+		o.set(k, e.with(e.Service, rest))
 	}
 	return e
 }
