@@ -6,125 +6,12 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
-	"github.com/nearside-dns/nearside/plugin/internal/dso"
-	"github.com/nearside-dns/nearside/plugin/internal/push"
 	"github.com/nearside-dns/nearside/plugin/internal/store"
 	"github.com/nearside-dns/nearside/plugin/internal/validity"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
-
-const (
-	// sessionUserTimeout is the time in which the kernel of the client has to acknowledge the messages of a session. A node that
-	// has lost its network does not close connections.
-	sessionUserTimeout = 10 * time.Second
-
-	// maxSessionUnsent limits the bytes that the kernel has not accepted; a session beyond it is closed. It has room for the
-	// answers before a pause, and for several invalidations of dso.MaxInvalidated handles.
-	maxSessionUnsent = 4 * maxUnsent
-)
-
-// isStateful reports whether a message is one of DNS Stateful Operations that the connection handles. Without an offer of
-// sessions, it goes to the plugin chain like any unknown opcode.
-func (c *connection) isStateful(message []byte) bool {
-	return dso.IsDSO(message) && (c.session.established || push.Process.Offers())
-}
-
-// operate handles a DSO message.
-func (c *connection) operate(message []byte, s *server, now time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.writable() {
-		return
-	}
-	possible := !c.isEnding() && push.Process.Offers()
-	switch c.session.receive(&c.out, message, possible, timeouts(s), now) {
-	case requestsForbidden:
-		c.violate()
-	case requestsLater:
-		if c.drainEnd == 0 {
-			c.drainFrom(now)
-		}
-	case requestsKeepalive:
-		c.keepalives++
-	case requestsInvalidity:
-		c.subscribe()
-	case requestsNothing:
-	}
-	c.flush()
-}
-
-// timeouts returns the timeouts of a DSO session on a server.
-func timeouts(s *server) dso.Timeouts {
-	return dso.Timeouts{
-		Inactivity: uint32(s.IdleTimeout / time.Millisecond), // #nosec G115 -- a configured timeout
-		Keepalive:  uint32(keepaliveInterval / time.Millisecond),
-	}
-}
-
-// violate aborts the connection of a client that has violated RFC 8490, with a reset. The mutex is locked.
-func (c *connection) violate() {
-	c.aborted = true
-	if c.fd >= 0 {
-		c.resetOnClose()
-		c.end(closedMalformed)
-	}
-}
-
-// resetOnClose makes the close of the socket abort the connection, RFC 8490 section 5.3. The mutex is locked.
-func (c *connection) resetOnClose() {
-	_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // otherwise the close is graceful
-}
-
-// abortViolated is violate for a caller that has not locked the mutex.
-func (c *connection) abortViolated() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.violate()
-}
-
-// subscribe makes the session notify the client, once. The mutex is locked.
-func (c *connection) subscribe() {
-	if c.session.notifies() {
-		return
-	}
-	_ = unix.SetsockoptInt(c.fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(sessionUserTimeout/time.Millisecond))
-	c.session.subscriber.Store(push.Process.Open(c, c.client))
-	c.poller.relink(c)
-}
-
-// Push implements push.Conn. It does not wait for a client that does not read: beyond maxSessionUnsent it closes the connection.
-func (c *connection) Push(message []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.writable() || !c.session.notifies() {
-		return
-	}
-	var small [64]byte // of a heartbeat
-	c.writeFrames(appendMessage(small[:0], message))
-	if len(c.out.bytes) > maxSessionUnsent {
-		c.end(closedUnread)
-	}
-}
-
-// endSession ends the DSO session. The mutex is locked, and the output writable.
-func (c *connection) endSession() {
-	if !c.eof {
-		c.session.end(&c.out)
-		c.space.Broadcast()
-	}
-	c.session.unsubscribe()
-}
-
-// appendNotified appends the stored answer of a lookup to the output, with handles; see session.answer. The mutex is locked.
-func (c *connection) appendNotified(s *server, l *lookup, query, options []byte, p *store.Patch, random *random) *store.Answer {
-	if !c.writable() || c.listener.server.Load() != s {
-		return nil
-	}
-	return c.session.answer(&c.out, l, query, options, p, random)
-}
 
 // notified is the destination of the replies to queries with a request for notification on a connection with a session.
 type notified struct{ *connection }
