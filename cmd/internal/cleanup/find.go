@@ -104,7 +104,8 @@ func (n *node) findLinks(l *leftovers) error {
 	return err
 }
 
-// findLink adds an interface that has the name of one of nodecache's. It returns an error if nodecache cannot have made it.
+// findLink adds an interface whose name nodecache uses for its own. It returns an error for an interface that nodecache cannot
+// have made.
 func (l *leftovers) findLink(found link.Link, links []link.Link) error {
 	if foreign := found.Foreign(links); foreign != "" {
 		return fmt.Errorf("interface %s is %s, which nodecache does not make: left as it is", found.Name, foreign)

@@ -187,9 +187,8 @@ func (s *Slice) withAddr(a netip.Addr) iter.Seq[int] {
 	}
 }
 
-// NextNamed returns the number of the first endpoint, at from or later, that has the name, or has no name and the address a; Len
-// if there is none. The name must not be empty, and from must be at most Len. With the zero Addr, endpoints without a name do
-// not match.
+// NextNamed returns the index of the first endpoint that matches, at from or later, or Len. An endpoint matches by its name, or by
+// the address a if it has no name; with the zero Addr, only by its name. The name must not be empty, and from must be at most Len.
 func (s *Slice) NextNamed(from int, name string, a netip.Addr) int {
 	if s.Endpoints != nil {
 		for ; from < len(s.Endpoints); from++ {
