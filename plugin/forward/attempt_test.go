@@ -190,7 +190,7 @@ func TestConnection_Silent(t *testing.T) {
 	t.Parallel()
 	cases := concurrently(t)
 	defer cases.Wait()
-	for options, counted := range map[string]float64{"fallback udp\ntimeout 1s": 1, "read_timeout 700ms": 0} {
+	for options, overUDP := range map[string]bool{"fallback udp\ntimeout 4s\nread_timeout 500ms": true, "read_timeout 700ms": false} {
 		cases.Run(options, func(t testing.TB) {
 			var mu sync.Mutex
 			first, seen := "", 0
@@ -207,6 +207,9 @@ func TestConnection_Silent(t *testing.T) {
 							return
 						}
 					}
+					if overUDP && r.Question[0].Name == "b.example." {
+						return // on a busy machine the next connection could be earlier than UDP
+					}
 					_ = w.WriteMsg(addressReply(r)) // the client may be gone
 				},
 			}.address(t)
@@ -214,6 +217,7 @@ func TestConnection_Silent(t *testing.T) {
 			wantRight(t, f, false, "a.example.", "b.example.", "c.example.", "d.example.")
 			mu.Lock()
 			defer mu.Unlock()
+			counted := map[bool]float64{true: 1}[overUDP]
 			if n := metric(t, "nearside_forward_fallbacks_total", "to", at); n != counted || seen != 2 {
 				t.Errorf("%v fallbacks, want %v; %d queries on the first connection, want 2", n, counted, seen)
 			}
