@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -274,6 +276,39 @@ func TestReturn(t *testing.T) {
 		again.CloseClientConnections()
 	})
 	again.addNamespaces(t, ix, 3)
+}
+
+// TestNoResponse: a connection that ends before the response is a failure, for which client-go returns a watch that has ended. The watch is
+// requested again, without another list.
+func TestNoResponse(t *testing.T) {
+	logged := kit.Logged(t)
+	ends := make(chan struct{})
+	var served atomic.Int32
+	f := startFake(t, func(w http.ResponseWriter, r *http.Request) {
+		if n := served.Add(1); n == 2 || n == 3 {
+			panic(http.ErrAbortHandler)
+		}
+		send(w, "ADDED", fmt.Sprintf(fakeService, "web"))
+		send(w, "BOOKMARK", fmt.Sprintf(endOfList, "Service"))
+		select {
+		case <-ends:
+		case <-r.Context().Done():
+		}
+	})
+	s, _ := f.follow(t, fast, 10*time.Millisecond)
+	kit.Eventually(t, "synced", func() bool { return synced(s) })
+	time.Sleep(1100 * time.Millisecond) // after a shorter watch client-go lists anew
+	ends <- struct{}{}
+	kit.Eventually(t, "another watch", func() bool { return f.count(source.Services, "watch") == 3 })
+	if _, err := theResource(s, source.Services).health.away(); !errors.Is(err, errNoWatch) {
+		t.Errorf("the last error is %v, want %v", err, errNoWatch)
+	}
+	if n := f.count(source.Services, "stream") + f.count(source.Services, "list"); n != 1 {
+		t.Errorf("%d lists, want 1", n)
+	}
+	if strings.Contains(logged.String(), "very short watch") {
+		t.Errorf("a watch counts as opened: %s", logged)
+	}
 }
 
 // TestTurns: at the start all resources list at once; when the API server returns, one after the other, as long as none takes long.

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync/atomic"
@@ -142,11 +143,14 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 		r.garbage.begin(r)
 	}
 	w, err := q.Watch(ctx)
+	if err == nil && reflect.TypeOf(w) == emptyWatch {
+		err = errNoWatch
+	}
 	if err != nil {
 		r.endList()
 		r.health.failed(err)
 		r.health.requestFailed(err)
-		if r.health.mayWait() {
+		if errors.Is(err, errNoWatch) || r.health.mayWait() {
 			err = r.overloaded(err)
 		}
 		return nil, err
@@ -158,6 +162,13 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 	}
 	return r.health.opened(ending{w, r.endList}, list), nil
 }
+
+// emptyWatch is the type of the watch that client-go returns, with no error, if the connection ended before the response or no
+// response arrived in time. It counts as a failure: the API server has not answered, and changes may be missing.
+var (
+	emptyWatch = reflect.TypeOf(watch.NewEmptyWatch())
+	errNoWatch = errors.New("the connection ended before the watch began")
+)
 
 // maxTurnWait limits the time for which a list or a watch waits for another resource.
 const maxTurnWait = 10 * time.Second
@@ -191,14 +202,14 @@ func (r *resource) endList() {
 	r.endTurn()
 }
 
-// overloaded returns an error by which the reflector requests the same watch again, after a pause with jitter, if a server or a load
-// balancer reports that it cannot answer now, or a server denies the watch, as one does that has not read its roles yet. By another error the
-// reflector would list all objects anew, also without pages, as soon as the server is back, and so would the other clients.
+// overloaded returns an error by which the reflector requests the same watch again, after a pause with jitter, if the connection ended, a
+// server or a load balancer reports that it cannot answer now, or a server denies the watch, as one does that has not read its roles yet. By
+// another error the reflector would list all objects anew, also without pages, as soon as the server is back, and so would the other clients.
 func (r *resource) overloaded(err error) error {
 	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 		return err // the reflector requests a watch from another version
 	}
-	if isDenied(err) && r.definition == nil || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) ||
+	if errors.Is(err, errNoWatch) || isDenied(err) && r.definition == nil || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) ||
 		apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) {
 		return apierrors.NewTooManyRequests(err.Error(), 0)
 	}
