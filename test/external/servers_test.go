@@ -42,7 +42,7 @@ func (s *server) ask(q dns.Question) (reply *dns.Msg, err error) {
 	m := new(dns.Msg)
 	m.Id, m.RecursionDesired, m.Question = dns.Id(), true, []dns.Question{q}
 	m.SetEdns0(1232, false)
-	client := dns.Client{Timeout: 3 * time.Second}
+	client := dns.Client{Timeout: 10 * time.Second} // longer than CoreDNS waits for its own resolver
 	if reply, _, err = client.Exchange(m, s.Addr); err == nil && reply.Truncated {
 		client.Net = "tcp"
 		reply, _, err = client.Exchange(m, s.Addr)

@@ -13,7 +13,12 @@ import (
 
 // Slice returns the record of an EndpointSlice with its ready endpoints, or nil if it belongs to no object that is read
 // or its addressType is FQDN.
-func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice { return s.slice(o, ready) }
+func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice { return s.SliceOr(o, nil) }
+
+// SliceOr is Slice, except that it returns present, which may be nil, if the record is equal.
+func (s Stripper) SliceOr(o *discoveryv1.EndpointSlice, present *index.Slice) *index.Slice {
+	return s.slice(o, ready, present)
+}
 
 // NotReady returns the records of the endpoints that Slice leaves out: those that terminate, and those that are not ready for
 // another reason. Both are nil if Slice returns nil.
@@ -21,13 +26,13 @@ func (s Stripper) NotReady(o *discoveryv1.EndpointSlice) (terminating, others *i
 	terminates := func(e *discoveryv1.Endpoint) bool {
 		return e.Conditions.Terminating != nil && *e.Conditions.Terminating
 	}
-	terminating = s.slice(o, func(e *discoveryv1.Endpoint) bool { return !ready(e) && terminates(e) })
-	others = s.slice(o, func(e *discoveryv1.Endpoint) bool { return !ready(e) && !terminates(e) })
+	terminating = s.slice(o, func(e *discoveryv1.Endpoint) bool { return !ready(e) && terminates(e) }, nil)
+	others = s.slice(o, func(e *discoveryv1.Endpoint) bool { return !ready(e) && !terminates(e) }, nil)
 	return terminating, others
 }
 
-// slice returns the record of an EndpointSlice with the selected endpoints.
-func (s Stripper) slice(o *discoveryv1.EndpointSlice, selects func(*discoveryv1.Endpoint) bool) *index.Slice {
+// slice returns the record of an EndpointSlice with the selected endpoints, or present if that is equal.
+func (s Stripper) slice(o *discoveryv1.EndpointSlice, selects func(*discoveryv1.Endpoint) bool, present *index.Slice) *index.Slice {
 	if o.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil
 	}
@@ -37,32 +42,37 @@ func (s Stripper) slice(o *discoveryv1.EndpointSlice, selects func(*discoveryv1.
 	if service == "" && imported == "" {
 		return nil
 	}
-	r := &index.Slice{
-		Namespace: strings.Clone(o.Namespace),
-		Name:      strings.Clone(o.Name),
-		Service:   strings.Clone(service),
-		Import:    imported,
-		Cluster:   cluster,
+	scratch := sliceScratch.Get().(*index.Slice)
+	defer func() {
+		clear(scratch.Endpoints)
+		*scratch = index.Slice{Ports: scratch.Ports[:0], Endpoints: scratch.Endpoints[:0]}
+		sliceScratch.Put(scratch)
+	}()
+	*scratch = index.Slice{
+		Namespace: o.Namespace, Name: o.Name, Service: service, Import: imported, Cluster: cluster,
+		Ports: scratch.Ports[:0], Endpoints: scratch.Endpoints[:0],
 	}
 	for i := range o.Ports {
-		r.Ports = append(r.Ports, slicePort(&o.Ports[i], skip))
+		scratch.Ports = append(scratch.Ports, slicePort(&o.Ports[i], skip))
 	}
-	scratch := endpointScratch.Get().(*[]index.Endpoint)
-	defer endpointScratch.Put(scratch)
-	r.Endpoints = (*scratch)[:0]
 	for i := range o.Endpoints {
 		if e := &o.Endpoints[i]; selects(e) {
-			r.Endpoints = s.endpoints(r.Endpoints, e, skip)
+			scratch.Endpoints = s.endpoints(scratch.Endpoints, e, skip)
 		}
 	}
-	*scratch = r.Endpoints
+	if present != nil && present.Equal(scratch) {
+		return present
+	}
+	r := &index.Slice{
+		Namespace: strings.Clone(o.Namespace), Name: strings.Clone(o.Name), Service: strings.Clone(service), Import: strings.Clone(imported), Cluster: cluster,
+		Ports: append([]index.Port(nil), scratch.Ports...), Endpoints: scratch.Endpoints,
+	}
 	r.Pack() // now: all records of a list are in memory before the index has the first
-	clear(*scratch)
 	return r
 }
 
-// endpointScratch has the endpoints of a slice until they are packed.
-var endpointScratch = sync.Pool{New: func() any { return new([]index.Endpoint) }}
+// sliceScratch has records until they are packed.
+var sliceScratch = sync.Pool{New: func() any { return new(index.Slice) }}
 
 // serviceOf returns the name of the Service that an EndpointSlice belongs to, or "".
 func (s Stripper) serviceOf(o *discoveryv1.EndpointSlice) string {

@@ -65,7 +65,7 @@ func (s Stripper) importOf(o *discoveryv1.EndpointSlice, skip skippedObject) (na
 		skip.part("service import", fmt.Sprintf("%q is not a DNS label", name))
 		return "", index.Symbol{}
 	}
-	return strings.Clone(name), clusterID(o.Labels[mcsv1beta1.LabelSourceCluster], "source cluster", skip)
+	return name, clusterID(o.Labels[mcsv1beta1.LabelSourceCluster], "source cluster", skip)
 }
 
 // clusterID returns the ID of a cluster in lower case, zero if it cannot be part of a name.

@@ -10,13 +10,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -40,6 +37,7 @@ func logOf(o source.Options) clog.P {
 type Source struct {
 	options   source.Options
 	stripper  source.Stripper
+	decoder   *decoder
 	clients   clients
 	host      string
 	server    func() string // see Server
@@ -57,8 +55,9 @@ func New(c Connection, o source.Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, server: func() string { return serverOf(config) }, garbage: processGarbage, turn: make(chan struct{}, 1), pace: defaultPace(o)}
-	if s.clients, err = newClients(config, o); err != nil {
+	stripper := source.NewStripper(o)
+	s := &Source{options: o, stripper: stripper, decoder: newDecoder(stripper), host: config.Host, server: func() string { return serverOf(config) }, garbage: processGarbage, turn: make(chan struct{}, 1), pace: defaultPace(o)}
+	if s.clients, err = newClients(config, o, s.decoder); err != nil {
 		return nil, err
 	}
 	for _, name := range o.Resources() {
@@ -75,30 +74,24 @@ func (s *Source) resource(name string) *resource {
 	watchesFrozen.WithLabelValues(name) // exported as 0, so that alerts see the first as an increase
 	selector := s.options.Labels
 	switch name {
-	case source.Services:
-		r.example, r.list = &corev1.Service{}, &corev1.ServiceList{}
 	case source.EndpointSlices:
 		r.client = s.clients.discovery
-		r.example, r.list = &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{}
 		if s.options.ImportsOnly {
 			selector = imported(selector)
 		}
 	case source.Namespaces:
-		r.example, r.list = &corev1.Namespace{}, &corev1.NamespaceList{}
 		selector = s.options.NamespaceLabels
 	case source.Pods:
-		r.example, r.list = &corev1.Pod{}, &corev1.PodList{}
 		r.fields = s.podFields()
 	case source.ServiceImports:
 		r.client = s.clients.imports
-		r.define(&serviceImports)
+		r.definition = &serviceImports
 	case source.ClusterProperties: // only the one with the ID
 		r.client = s.clients.properties
-		r.define(&clusterProperties)
+		r.definition = &clusterProperties
 		r.fields = fields.OneTermEqualSelector(metav1.ObjectNameField, source.ClusterPropertyName).String()
 		selector = nil
 	case source.Nodes: // only their metadata: the status is most of a Node and changes all the time
-		r.example, r.list = &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadataList{}
 		r.accept, r.acceptList = metadataAs("PartialObjectMetadata"), metadataAs("PartialObjectMetadataList")
 		selector = nil
 	}
@@ -133,6 +126,7 @@ func (s *Source) Run(ctx context.Context, ix *index.Index) {
 	if s.options.PodsOnly { // on many nodes, perhaps without the permission: the watchdog logs the consequence
 		ctx = klog.NewContext(ctx, withoutRepeats(logOf(s.options)))
 	}
+	s.decoder.index.Store(ix)
 	var wg sync.WaitGroup
 	for _, r := range s.resources {
 		r.records = s.records(r.name, ix)
@@ -151,8 +145,7 @@ func (s *Source) follow(ctx context.Context, r *resource, ix *index.Index) {
 		r.custom(s.clients.core, s.pace, ix.Outdate).run(ctx)
 		return
 	}
-	pause := reflectorPause
-	cache.NewReflectorWithOptions(r.listWatch(), r.example, r, cache.ReflectorOptions{Name: r.name, Backoff: &pause}).RunWithContext(ctx)
+	r.reflector(r).RunWithContext(ctx)
 }
 
 // Status implements source.Source.

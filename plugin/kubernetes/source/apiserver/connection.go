@@ -140,8 +140,8 @@ type clients struct {
 	imports, properties rest.Interface // of custom resources; nil if they are not read
 }
 
-// newClients returns the clients of a source. Their objects have only the fields that it reads, see partial.
-func newClients(config *rest.Config, o source.Options) (c clients, err error) {
+// newClients returns the clients of a source. Their objects have only the fields that it reads, see decoder.
+func newClients(config *rest.Config, o source.Options, d *decoder) (c clients, err error) {
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return c, fmt.Errorf("credentials: %w", err)
@@ -150,7 +150,7 @@ func newClients(config *rest.Config, o source.Options) (c clients, err error) {
 	if err != nil {
 		return c, err
 	}
-	codecs = newPartial(codecs, partialKinds(o))
+	codecs = newRecordCodecs(codecs, d)
 	if c.core, err = coreClient(config, httpClient, codecs); err != nil {
 		return c, err
 	}

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -206,8 +205,7 @@ func (c *custom) names() string {
 // the permission.
 func (c *custom) read(ctx context.Context) {
 	c.useVersion(c.served)
-	pause := reflectorPause
-	reflector := cache.NewReflectorWithOptions(c.listWatch(), c.example, c, cache.ReflectorOptions{Name: c.name, Backoff: &pause})
+	reflector := c.reflector(c)
 	for ctx.Err() == nil {
 		began := c.pace.now()
 		err := reflector.ListAndWatchWithContext(ctx)

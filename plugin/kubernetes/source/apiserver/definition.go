@@ -60,8 +60,3 @@ func (d *definition) addToScheme(scheme *runtime.Scheme) error {
 	}
 	return nil
 }
-
-// define sets the definition of a resource.
-func (r *resource) define(d *definition) {
-	r.definition, r.example, r.list = d, d.object, d.list
-}

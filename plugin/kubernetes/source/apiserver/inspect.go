@@ -15,7 +15,7 @@ import (
 // maxInspected is the maximum number of EndpointSlices that are read for an explanation, with about 100 endpoints each.
 const maxInspected = 20
 
-// NotReady implements source.Inspector. The objects are requested as JSON: of protobuf, only the condition ready is decoded.
+// NotReady implements source.Inspector. The objects are requested as JSON, which is decoded whole.
 func (s *Source) NotReady(ctx context.Context, namespace, name string, imported bool) (found source.NotReady, err error) {
 	selector := discoveryv1.LabelServiceName + "=" + name
 	if imported {

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/metrics"
 
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
@@ -104,12 +104,12 @@ func labelValue(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 // programmed observes the time between changes of endpoints and their answers.
 type programmed struct{ index *index.Index }
 
-func (p programmed) observe(o *discoveryv1.EndpointSlice) {
-	changed, err := time.Parse(time.RFC3339Nano, o.Annotations[corev1.EndpointsLastChangeTriggerTime])
-	if err != nil {
+func (p programmed) observe(o metav1.Object, s *index.Slice) {
+	changed, err := time.Parse(time.RFC3339Nano, o.GetAnnotations()[corev1.EndpointsLastChangeTriggerTime])
+	if err != nil || s == nil {
 		return // not an EndpointSlice of the controller
 	}
-	e := p.index.Service(o.Namespace, o.Labels[discoveryv1.LabelServiceName])
+	e := p.index.Service(s.Namespace, s.Service)
 	if e == nil {
 		return
 	}

@@ -96,8 +96,8 @@ func (s *Source) podCIDRs(ix *index.Index) *podCIDRs {
 }
 
 // observe is called after each event of a node.
-func (p *podCIDRs) observe(o *metav1.PartialObjectMetadata) {
-	name := index.NewSymbol(o.Name)
+func (p *podCIDRs) observe(o metav1.Object, _ *index.Node) {
+	name := index.NewSymbol(o.GetName())
 	switch wants, again := p.wants(name); {
 	case again:
 		p.queue.AddAfter(name, p.pace.again)

@@ -26,36 +26,45 @@ type records interface {
 	run(ctx context.Context)
 }
 
-// typed implements records for objects O with records of type R.
+// typed implements records for objects O, or decoded ones, with records of type R.
 type typed[O metav1.Object, R any] struct {
 	toRecord  func(O) *R
+	ending    func(namespace, name string) *R // the record of an object that is being deleted; nil if it is as before
 	known     func(namespace, name string) *R // the record in the index; nil if records are not reused
 	same      func(present, stripped *R) bool
 	putRecord func(*R)
 	delete    func(namespace, name string)
 	replaceBy func([]*R)
-	after     func(O)               // called when an event has been processed; may be nil
-	beside    func(context.Context) // the work beside events; may be nil
+	after     func(metav1.Object, *R) // called when an event has been processed; may be nil
+	beside    func(context.Context)   // the work beside events; may be nil
 }
 
-func (t *typed[O, R]) object(obj any) (o O, err error) {
-	o, ok := obj.(O)
-	if !ok {
-		return o, fmt.Errorf("invalid object %T: want %T", obj, o)
+// record returns the metadata of an object, and its record.
+func (t *typed[O, R]) record(obj any) (o metav1.Object, r *R, err error) {
+	switch obj := obj.(type) {
+	case *decoded:
+		o = obj
+		r, _ = obj.record.(*R)
+	case O:
+		o, r = obj, t.toRecord(obj)
+	default:
+		return nil, nil, fmt.Errorf("invalid object %T: want %T", obj, *new(O))
 	}
-	return o, nil
+	if t.ending != nil && o.GetDeletionTimestamp() != nil {
+		r = t.ending(o.GetNamespace(), o.GetName())
+	}
+	return o, r, nil
 }
 
 func (t *typed[O, R]) strip(obj any) (any, error) {
-	o, err := t.object(obj)
+	o, r, err := t.record(obj)
 	if err != nil {
 		return nil, err
 	}
-	r := t.toRecord(o)
 	// After a relist nearly all objects are unchanged. Without reuse of their records a relist would need the memory twice.
 	// Resource versions are not compared: a server that was restored from a backup assigns the same ones again.
 	if t.known != nil && r != nil {
-		if present := t.known(o.GetNamespace(), o.GetName()); present != nil && t.same(present, r) {
+		if present := t.known(o.GetNamespace(), o.GetName()); present != nil && (present == r || t.same(present, r)) {
 			return present, nil
 		}
 	}
@@ -63,32 +72,32 @@ func (t *typed[O, R]) strip(obj any) (any, error) {
 }
 
 func (t *typed[O, R]) put(obj any) error {
-	o, err := t.object(obj)
+	o, r, err := t.record(obj)
 	if err != nil {
 		return err
 	}
-	if r := t.toRecord(o); r != nil {
+	if r != nil {
 		t.putRecord(r)
 	} else {
 		t.delete(o.GetNamespace(), o.GetName())
 	}
-	t.processed(o)
+	t.processed(o, r)
 	return nil
 }
 
 func (t *typed[O, R]) remove(obj any) error {
-	o, err := t.object(obj)
+	o, r, err := t.record(obj)
 	if err != nil {
 		return err
 	}
 	t.delete(o.GetNamespace(), o.GetName())
-	t.processed(o)
+	t.processed(o, r)
 	return nil
 }
 
-func (t *typed[O, R]) processed(o O) {
+func (t *typed[O, R]) processed(o metav1.Object, r *R) {
 	if t.after != nil {
-		t.after(o)
+		t.after(o, r)
 	}
 }
 
@@ -125,7 +134,8 @@ func (s *Source) records(resource string, ix *index.Index) records {
 		}
 	case source.Pods:
 		return &typed[*corev1.Pod, index.Pod]{
-			toRecord: func(o *corev1.Pod) *index.Pod { return s.pod(o, ix) }, known: ix.PodRecord,
+			toRecord: func(o *corev1.Pod) *index.Pod { return podRecord(s.stripper, o) }, known: ix.PodRecord,
+			ending:    func(namespace, name string) *index.Pod { return s.ending(ix, namespace, name) },
 			same:      (*index.Pod).Equal,
 			putRecord: ix.PutPod, delete: ix.DeletePod, replaceBy: ix.ReplacePods,
 		}
@@ -144,13 +154,18 @@ func (s *Source) records(resource string, ix *index.Index) records {
 	}
 }
 
-// pod returns the record of a pod. While a pod is being deleted, only Ending of its record changes: the pod may answer as
-// long as it runs, and its last updates may lack its address. A pod without a record is not added then.
-func (s *Source) pod(o *corev1.Pod, ix *index.Index) *index.Pod {
-	if o.DeletionTimestamp == nil {
-		return s.stripper.Pod(o)
+// podRecord returns the record of a pod, nil of one that is being deleted.
+func podRecord(s source.Stripper, o *corev1.Pod) *index.Pod {
+	if o.DeletionTimestamp != nil {
+		return nil
 	}
-	known := ix.PodRecord(o.Namespace, o.Name)
+	return s.Pod(o)
+}
+
+// ending returns the record of a pod that is being deleted. Of its record only Ending changes: the pod may answer as long as it runs, and its last
+// updates may lack its address. A pod without a record is not added then.
+func (s *Source) ending(ix *index.Index, namespace, name string) *index.Pod {
+	known := ix.PodRecord(namespace, name)
 	if known == nil || known.Ending || !s.options.SearchPaths {
 		return known
 	}
@@ -159,14 +174,17 @@ func (s *Source) pod(o *corev1.Pod, ix *index.Index) *index.Pod {
 	return &ending
 }
 
+// namespaceRecord returns the name of a namespace, nil if DNS cannot carry it.
+func namespaceRecord(s source.Stripper, o *corev1.Namespace) *string {
+	if name := s.Namespace(o); name != "" {
+		return &name
+	}
+	return nil
+}
+
 func (s *Source) namespaces(ix *index.Index) records {
 	return &typed[*corev1.Namespace, string]{
-		toRecord: func(o *corev1.Namespace) *string {
-			if name := s.stripper.Namespace(o); name != "" {
-				return &name
-			}
-			return nil
-		},
+		toRecord:  func(o *corev1.Namespace) *string { return namespaceRecord(s.stripper, o) },
 		putRecord: func(name *string) { ix.PutNamespace(*name) },
 		delete:    func(_, name string) { ix.DeleteNamespace(name) },
 		replaceBy: func(names []*string) {

@@ -33,9 +33,10 @@ type fakeAPI struct {
 	*httptest.Server
 	services func(w http.ResponseWriter, r *http.Request) // nil answers as for namespaces
 
-	mu     sync.Mutex
-	counts map[string]int // requests by resource and verb: "list", "watch" or "stream" for a streamed list
-	events chan struct{}  // each adds a namespace
+	mu         sync.Mutex
+	counts     map[string]int // requests by resource and verb: "list", "watch" or "stream" for a streamed list
+	compressed int            // requests for a compressed watch
+	events     chan struct{}  // each adds a namespace
 }
 
 const (
@@ -73,6 +74,9 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	f.mu.Lock()
 	f.counts[resource+" "+verbOf(r)]++
+	if verbOf(r) != "list" && r.Header.Get("Accept-Encoding") != "identity" {
+		f.compressed++
+	}
 	f.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	switch {
@@ -306,6 +310,10 @@ func TestNoResponse(t *testing.T) {
 	if n := f.count(source.Services, "stream") + f.count(source.Services, "list"); n != 1 {
 		t.Errorf("%d lists, want 1", n)
 	}
+	if f.mu.Lock(); f.compressed > 0 {
+		t.Errorf("%d watches are compressed", f.compressed)
+	}
+	f.mu.Unlock()
 	if strings.Contains(logged.String(), "very short watch") {
 		t.Errorf("a watch counts as opened: %s", logged)
 	}

@@ -325,8 +325,7 @@ func (r *resource) check(ctx context.Context, state *watching) {
 func (r *resource) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	_, err := r.get(ctx, r.request(metav1.ListOptions{Limit: 1}, r.acceptList))
-	return err
+	return r.request(metav1.ListOptions{Limit: 1}, r.acceptList).Do(ctx).Error()
 }
 
 // reportLoss logs once that the API server is away, and once that it is back.
