@@ -158,10 +158,14 @@ func (d *decoder) decode(data []byte) (runtime.Object, *schema.GroupVersionKind,
 	if !ok || version != how.version {
 		return nil, nil, nil
 	}
+	encoded := bytesField(unknown, 2)
+	if encoded == nil { // the response has ended before: it is no empty list
+		return nil, nil, errMalformed
+	}
 	gvk := schema.FromAPIVersionAndKind(version, kind)
 	var o runtime.Object
 	var err error
-	if encoded := bytesField(unknown, 2); isList {
+	if isList {
 		o, err = decodeList(encoded, how.decode)
 	} else {
 		o, err = how.decode(encoded)
@@ -211,7 +215,8 @@ func (s eventSerializer) Decode(data []byte, defaults *schema.GroupVersionKind, 
 	return event, defaults, nil
 }
 
-// bytesField returns the value of the field with a number, nil if there is none. Of several the last one counts.
+// bytesField returns the value of the field with a number, nil if there is none before the end or a malformed field. Of several the last one
+// counts.
 func bytesField(b []byte, number protowire.Number) (last []byte) {
 	malformed := false
 	for f := (reader{malformed: &malformed, rest: b}); f.next(); {

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
 	"k8s.io/apimachinery/pkg/watch"
 	restwatch "k8s.io/client-go/rest/watch"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 	"sigs.k8s.io/randfill"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
@@ -99,6 +100,51 @@ func TestDecode_Again(t *testing.T) {
 	o.Endpoints[999].Zone = new("zone-x")
 	if decode(o) == first {
 		t.Error("a changed record is that of the index")
+	}
+}
+
+// TestDecode_Truncated cuts a list after each byte: that is an error, or the whole list, and never one of fewer objects.
+func TestDecode_Truncated(t *testing.T) {
+	whole, encode := codecs(t)
+	s := &Source{stripper: source.NewStripper(source.Options{})}
+	records := decoderOf(newRecordCodecs(whole, newDecoder(s.stripper)))
+	o := &corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+	for _, name := range []string{"web", "db"} {
+		o.Items = append(o.Items, corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"}})
+	}
+	data := encode(o)
+	want, _, err := records.Decode(data, nil, nil)
+	kit.Must(t, err)
+	for n := range len(data) {
+		if got, _, err := records.Decode(data[:n], nil, nil); err == nil && !reflect.DeepEqual(s.read(got), s.read(want)) {
+			t.Errorf("%d bytes of %d: %+v", n, len(data), got)
+		}
+	}
+}
+
+// TestRecord_Stale: a record that the index had when it was decoded, and has no more, is not put again: readers may have it.
+func TestRecord_Stale(t *testing.T) {
+	ix := index.New()
+	s := &Source{stripper: source.NewStripper(source.Options{Endpoints: true})}
+	d := newDecoder(s.stripper)
+	d.index.Store(ix)
+	whole, encode := codecs(t)
+	events, slices := decoderOf(newRecordCodecs(whole, d)), s.records(source.EndpointSlices, ix)
+	decode := func(endpoints int) runtime.Object {
+		o, _, err := events.Decode(encode(largeSlice(endpoints)), nil, nil)
+		kit.Must(t, err)
+		return o
+	}
+	kit.Must(t, slices.put(decode(2)))
+	first := ix.SliceRecord("shop", "web-abcde")
+	change, back := decode(3), decode(2) // before the first is put
+	kit.Must(t, slices.put(change))
+	kit.Must(t, slices.put(back))
+	if again := ix.SliceRecord("shop", "web-abcde"); again == first || !again.Equal(first) {
+		t.Errorf("the record is %p %+v, want a copy of %p %+v", again, again, first, first)
+	}
+	if err := s.records(source.Services, ix).put(back); err == nil {
+		t.Error("an EndpointSlice in a watch of Services is no error")
 	}
 }
 
@@ -190,7 +236,7 @@ func randomObject(seed int64, kind string) runtime.Object {
 		func(f *metav1.FieldsV1, _ randfill.Continue) { f.Raw = []byte(`{"f:metadata":{}}`) },
 		func(m *map[string]string, c randfill.Continue) {
 			*m = map[string]string{c.String(5): "x"}
-			for _, key := range []string{discoveryv1.LabelServiceName, source.AnnotationTopologyKeys, source.AnnotationWaitForNames, metav1.InitialEventsAnnotationKey, corev1.EndpointsLastChangeTriggerTime} {
+			for _, key := range []string{discoveryv1.LabelServiceName, mcsv1beta1.LabelServiceName, mcsv1beta1.LabelSourceCluster, source.AnnotationTopologyKeys, source.AnnotationWaitForNames, metav1.InitialEventsAnnotationKey, corev1.EndpointsLastChangeTriggerTime} {
 				if r.IntN(2) == 0 {
 					(*m)[key] = pick("web", "2s", "topology.kubernetes.io/zone", "true")
 				}

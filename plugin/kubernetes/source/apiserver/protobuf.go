@@ -61,9 +61,18 @@ func (m *message) release() {
 }
 
 func emptyMetadata(o *metav1.ObjectMeta) {
-	clear(o.Labels)
-	clear(o.Annotations)
-	*o = metav1.ObjectMeta{Labels: o.Labels, Annotations: o.Annotations}
+	*o = metav1.ObjectMeta{Labels: emptiedMap(o.Labels), Annotations: emptiedMap(o.Annotations)}
+}
+
+// maxMap is the number of entries up to which a map is used again: maps do not shrink.
+const maxMap = 64
+
+func emptiedMap(m map[string]string) map[string]string {
+	if len(m) > maxMap {
+		return nil
+	}
+	clear(m)
+	return m
 }
 
 // emptied returns an empty slice in the same memory.

@@ -43,8 +43,11 @@ type typed[O metav1.Object, R any] struct {
 func (t *typed[O, R]) record(obj any) (o metav1.Object, r *R, err error) {
 	switch obj := obj.(type) {
 	case *decoded:
+		var ok bool
+		if r, ok = obj.record.(*R); !ok && obj.record != nil {
+			return nil, nil, fmt.Errorf("invalid %s: want %T", obj.Kind, *new(O))
+		}
 		o = obj
-		r, _ = obj.record.(*R)
 	case O:
 		o, r = obj, t.toRecord(obj)
 	default:
@@ -76,10 +79,14 @@ func (t *typed[O, R]) put(obj any) error {
 	if err != nil {
 		return err
 	}
-	if r != nil {
-		t.putRecord(r)
-	} else {
+	switch {
+	case r == nil:
 		t.delete(o.GetNamespace(), o.GetName())
+	case t.known == nil:
+		t.putRecord(r)
+	case t.known(o.GetNamespace(), o.GetName()) != r:
+		changed := *r // it may be a record that the index had when it was decoded: readers may still have that
+		t.putRecord(&changed)
 	}
 	t.processed(o, r)
 	return nil

@@ -74,16 +74,12 @@ func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 	}
 	page, err := q.Do(ctx).Get()
 	if err != nil {
-		r.endList()
-		r.health.failed(err)
-		r.health.requestFailed(err)
-		return nil, err
+		return nil, r.requestFailed(err)
 	}
 	r.health.active()
 	metadata, err := meta.ListAccessor(page)
 	if err != nil {
-		r.endList()
-		return nil, fmt.Errorf("list %s: %w", r.name, err)
+		return nil, r.requestFailed(fmt.Errorf("list %s: %w", r.name, err))
 	}
 	records := &metainternalversion.List{}
 	records.ResourceVersion, records.Continue = metadata.GetResourceVersion(), metadata.GetContinue()
@@ -93,7 +89,18 @@ func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 		records.Items = append(records.Items, stripped{record})
 		return err
 	})
-	return records, err
+	if err != nil {
+		return nil, r.requestFailed(fmt.Errorf("list %s: %w", r.name, err))
+	}
+	return records, nil
+}
+
+// requestFailed records the error of a list or of a request for a watch, and returns it.
+func (r *resource) requestFailed(err error) error {
+	r.endList()
+	r.health.failed(err)
+	r.health.requestFailed(err)
+	return err
 }
 
 func (r *resource) request(o metav1.ListOptions, accept string) *rest.Request {
@@ -144,10 +151,7 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 		err = errNoWatch
 	}
 	if err != nil {
-		r.endList()
-		r.health.failed(err)
-		r.health.requestFailed(err)
-		if errors.Is(err, errNoWatch) || r.health.mayWait() {
+		if err = r.requestFailed(err); r.health.mayWait() {
 			err = r.overloaded(err)
 		}
 		return nil, err
@@ -160,11 +164,11 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 	return r.health.opened(ending{w, r.endList}, list), nil
 }
 
-// emptyWatch is the type of the watch that client-go returns, with no error, if the connection ended before the response or no
-// response arrived in time. It counts as a failure: the API server has not answered, and changes may be missing.
+// emptyWatch is the type of the watch that client-go returns, without the error, if the connection ended before the response or nothing
+// arrived in time. It counts as a failure: the API server has not answered, and changes may be missing.
 var (
 	emptyWatch = reflect.TypeOf(watch.NewEmptyWatch())
-	errNoWatch = errors.New("the connection ended before the watch began")
+	errNoWatch = errors.New("the connection ended before the watch began, or nothing arrived in time")
 )
 
 // maxTurnWait limits the time for which a list or a watch waits for another resource.

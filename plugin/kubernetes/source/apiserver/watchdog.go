@@ -325,7 +325,8 @@ func (r *resource) check(ctx context.Context, state *watching) {
 func (r *resource) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	return r.request(metav1.ListOptions{Limit: 1}, r.acceptList).Do(ctx).Error()
+	_, err := r.request(metav1.ListOptions{Limit: 1}, r.acceptList).Do(ctx).Get()
+	return err
 }
 
 // reportLoss logs once that the API server is away, and once that it is back.
