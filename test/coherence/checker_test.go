@@ -18,6 +18,9 @@ const (
 	promise = time.Second
 	// tolerance is for clocks that programs read with a lower resolution.
 	tolerance = 20 * time.Millisecond
+	// transit is for the time from the state in clusterdns to the arrival of the answer, at which its TTL begins: on a busy machine much
+	// longer than the proxy delays it. While a session vouches for answers it does not count.
+	transit = 500 * time.Millisecond
 )
 
 // reply is one answer that a client received, or the absence of one.

@@ -108,7 +108,7 @@ func runHistory(t testing.TB, b binaries, seed uint64, option string, phases []p
 			t.Error(err)
 		}
 	})
-	h.fallbacks = []fallback{{h.zero, monotonic() + int64(ttl+time.Second), ttl}} // until the sessions were opened
+	h.fallbacks = []fallback{{h.zero, monotonic() + int64(ttl+time.Second), ttl + transit}} // until the sessions were opened
 	for _, p := range phases {
 		h.run(p)
 	}
@@ -182,7 +182,7 @@ func (h *history) run(p phase) {
 		p.fault(h)
 		h.awaitSessions()
 		after := ttl + 2*p.delay + time.Second
-		h.fallbacks = append(h.fallbacks, fallback{from, monotonic() + int64(after), ttl + 2*p.delay})
+		h.fallbacks = append(h.fallbacks, fallback{from, monotonic() + int64(after), ttl + 2*p.delay + transit})
 		time.Sleep(after)
 	}
 	time.Sleep(p.calm)

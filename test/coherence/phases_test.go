@@ -104,11 +104,11 @@ func stalled(h *history) {
 	begin := monotonic()
 	h.hold(true)
 	time.Sleep(stall)
-	h.fallbacks = append(h.fallbacks, fallback{begin, monotonic(), ttl})
+	h.fallbacks = append(h.fallbacks, fallback{begin, monotonic(), ttl + transit})
 	begin = monotonic()
 	h.hold(false)
 	h.awaitSessions()
-	h.fallbacks = append(h.fallbacks, fallback{begin, monotonic() + int64(ttl+stall), ttl + stall})
+	h.fallbacks = append(h.fallbacks, fallback{begin, monotonic() + int64(ttl+stall), ttl + stall + transit})
 	time.Sleep(ttl + stall)
 }
 
