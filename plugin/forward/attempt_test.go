@@ -218,7 +218,7 @@ func TestConnection_Silent(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			counted := map[bool]float64{true: 1}[overUDP]
-			if n := metric(t, "nearside_forward_fallbacks_total", "to", at); n != counted || seen != 2 {
+			if n := metric(t, "nearside_forward_fallbacks_total", "to", at, "reason", fallbackUDP); n != counted || seen != 2 {
 				t.Errorf("%v fallbacks, want %v; %d queries on the first connection, want 2", n, counted, seen)
 			}
 		})
