@@ -140,7 +140,7 @@ type clients struct {
 	imports, properties rest.Interface // of custom resources; nil if they are not read
 }
 
-// newClients returns the clients of a source. Their objects have only the fields that it reads, see decoder.
+// newClients returns the clients of a source. Most of their objects are decoded to records, see decoder.
 func newClients(config *rest.Config, o source.Options, d *decoder) (c clients, err error) {
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {

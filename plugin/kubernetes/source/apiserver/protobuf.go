@@ -24,6 +24,7 @@ type message struct {
 	podObject       corev1.Pod
 	sliceObject     discoveryv1.EndpointSlice
 
+	labels, annotations map[string]string // of the object
 	// What the fields of endpoints and ports point at.
 	texts      []string
 	references []corev1.ObjectReference
@@ -32,44 +33,25 @@ type message struct {
 	numbers    []int32
 }
 
-var messages = sync.Pool{New: func() any { return new(message) }}
+var messages = sync.Pool{New: func() any { return &message{labels: map[string]string{}, annotations: map[string]string{}} }}
 
-// release empties the object.
+// release empties the object. Only the memory that all kinds, and large EndpointSlices, need is used again.
 func (m *message) release() {
-	m.malformed = false
-	emptyMetadata(&m.namespaceObject.ObjectMeta)
-
-	emptyMetadata(&m.serviceObject.ObjectMeta)
-	service, balancer := &m.serviceObject.Spec, &m.serviceObject.Status.LoadBalancer
-	*service = corev1.ServiceSpec{Ports: emptied(service.Ports), ExternalIPs: emptied(service.ExternalIPs), ClusterIPs: emptied(service.ClusterIPs)}
-	balancer.Ingress = emptied(balancer.Ingress)
-
-	emptyMetadata(&m.podObject.ObjectMeta)
-	m.podObject.Spec = corev1.PodSpec{}
-	pod := &m.podObject.Status
-	*pod = corev1.PodStatus{
-		Conditions: emptied(pod.Conditions), PodIPs: emptied(pod.PodIPs), InitContainerStatuses: emptied(pod.InitContainerStatuses),
-		ContainerStatuses: emptied(pod.ContainerStatuses), EphemeralContainerStatuses: emptied(pod.EphemeralContainerStatuses),
+	*m = message{
+		sliceObject: discoveryv1.EndpointSlice{Endpoints: emptied(m.sliceObject.Endpoints), Ports: emptied(m.sliceObject.Ports)},
+		labels:      emptiedMap(m.labels), annotations: emptiedMap(m.annotations),
+		texts: emptied(m.texts), references: emptied(m.references), hints: emptied(m.hints), protocols: emptied(m.protocols), numbers: emptied(m.numbers),
 	}
-
-	emptyMetadata(&m.sliceObject.ObjectMeta)
-	slice := &m.sliceObject
-	slice.AddressType, slice.Endpoints, slice.Ports = "", emptied(slice.Endpoints), emptied(slice.Ports)
-	m.texts, m.references, m.hints = emptied(m.texts), emptied(m.references), emptied(m.hints)
-	m.protocols, m.numbers = emptied(m.protocols), emptied(m.numbers)
 	messages.Put(m)
-}
-
-func emptyMetadata(o *metav1.ObjectMeta) {
-	*o = metav1.ObjectMeta{Labels: emptiedMap(o.Labels), Annotations: emptiedMap(o.Annotations)}
 }
 
 // maxMap is the number of entries up to which a map is used again: maps do not shrink.
 const maxMap = 64
 
+// emptiedMap returns an empty map, in the same memory if that is small.
 func emptiedMap(m map[string]string) map[string]string {
-	if len(m) > maxMap {
-		return nil
+	if m == nil || len(m) > maxMap {
+		return map[string]string{}
 	}
 	clear(m)
 	return m
@@ -139,6 +121,7 @@ func (m *message) textOf(b []byte, number protowire.Number) (text string) {
 }
 
 func (m *message) metadata(b []byte, o *metav1.ObjectMeta) {
+	o.Labels, o.Annotations = m.labels, m.annotations
 	for f := m.fields(b); f.next(); {
 		switch f.number {
 		case 1:
@@ -150,20 +133,15 @@ func (m *message) metadata(b []byte, o *metav1.ObjectMeta) {
 		case 9:
 			o.DeletionTimestamp = m.time(f.bytes)
 		case 11:
-			m.entry(f.bytes, &o.Labels)
+			m.entry(f.bytes, o.Labels)
 		case 12:
-			m.entry(f.bytes, &o.Annotations)
+			m.entry(f.bytes, o.Annotations)
 		}
 	}
 }
 
 // entry adds the entry of an encoded map.
-func (m *message) entry(b []byte, to *map[string]string) {
-	if *to == nil {
-		*to = map[string]string{}
-	}
-	(*to)[m.textOf(b, 1)] = m.textOf(b, 2)
-}
+func (m *message) entry(b []byte, to map[string]string) { to[m.textOf(b, 1)] = m.textOf(b, 2) }
 
 func (m *message) time(b []byte) *metav1.Time {
 	t := new(metav1.Time)

@@ -137,7 +137,8 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 	}
 	o.Watch = true
 	q := r.request(o, r.accept)
-	// API servers since 1.37 compress a streamed list, and then each event by itself: half of the bytes, and a quarter of the CPU time of an event.
+	// API servers since 1.37 compress a streamed list, and then each event by itself. That halves the bytes, and costs a quarter of our CPU time
+	// for an event.
 	q.SetHeader("Accept-Encoding", "identity")
 	if err := r.awaitPause(ctx, q.URL().Host); err != nil {
 		return nil, err
